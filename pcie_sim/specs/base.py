@@ -1,0 +1,116 @@
+"""What all specs share: frozen pydantic models, quantities with evidence, and readable validation messages."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from pcie_sim.errors import InputError
+from pcie_sim.evidence import Evidence
+from pcie_sim.specs.loader import line_of_key
+
+Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._+-]{0,79}$")]
+"""A catalog name: letters, digits and ``. _ + -``, at most 80 characters (so that it is never a path)."""
+Text = Annotated[str, Field(max_length=4000)]
+
+
+class Spec(BaseModel):
+    """Base of all specs: immutable, no unknown keys, no NaN or infinity."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, str_max_length=20_000)
+
+
+class Quantity(Spec):
+    """One number with where it comes from.
+
+    ``low`` and ``high`` are the 10 % and 90 % points of what is plausible for a box of this kind; without them the label
+    decides (see :meth:`sigma_log`). The unit is SI unless named.
+    """
+
+    value: float
+    unit: Annotated[str, Field(max_length=20)]
+    evidence: Evidence
+    source: Text
+    low: float | None = None
+    high: float | None = None
+    note: Text | None = None
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Quantity:
+        if (self.low is not None and self.low > self.value) or (self.high is not None and self.high < self.value):
+            raise ValueError(f"low <= value <= high does not hold ({self.low}, {self.value}, {self.high})")
+        return self
+
+    @property
+    def sigma_log(self) -> float:
+        """Standard deviation of ln(value): from low/high (80 % interval), else the default of the label."""
+        import math
+
+        if self.value > 0 and (self.low or self.high):
+            low = self.low if self.low else self.value
+            high = self.high if self.high else self.value
+            if low > 0:
+                span = math.log(high / low) if self.low and self.high else 2 * math.log(high / low)
+                return span / 2.563  # distance between the 10 % and 90 % points of a normal, in standard deviations
+        return DEFAULT_SIGMA_LOG[self.evidence]
+
+
+DEFAULT_SIGMA_LOG: dict[Evidence, float] = {
+    "measured": 0.03,
+    "fitted": 0.08,
+    "profile": 0.15,
+    "nominal": 0.20,
+    "assumed": 0.40,
+}
+"""Default relative uncertainty of a number by its label, where its file gives no low and high (assumed)."""
+
+
+class Provenance(Spec):
+    """Where a group of plain numbers in a file comes from: one source and one label for the named fields."""
+
+    fields: Annotated[tuple[str, ...], Field(min_length=1)]
+    source: Text
+    evidence: Evidence
+    note: Text | None = None
+
+
+SpecT = TypeVar("SpecT", bound=BaseModel)
+
+
+def build(kind: type[SpecT], data: Any, *, source: str, text: str | None = None) -> SpecT:
+    """``kind`` from plain data; a broken file becomes an :class:`InputError` naming file, line, key and what to do.
+
+    Args:
+        data: what the loader returned.
+        source: the file's name, for messages.
+        text: the file's text, if at hand, to find the line of the key.
+    """
+    if not isinstance(data, dict):
+        raise InputError(f"{source}: expected keys and values (a mapping), found {_what(data)}")
+    try:
+        return kind.model_validate(data)
+    except ValidationError as exc:
+        raise InputError(_message(exc, source, text)) from exc
+
+
+def _what(data: Any) -> str:
+    return {list: "a list", str: "text", type(None): "nothing"}.get(type(data), f"a {type(data).__name__}")
+
+
+def _message(exc: ValidationError, source: str, text: str | None) -> str:
+    errors = exc.errors(include_url=False, include_context=False)
+    first = errors[0]
+    keys = tuple(key for key in first["loc"] if isinstance(key, str | int))
+    line = line_of_key(text, keys) if text is not None else None
+    where = f"{source}:{line}" if line else source
+    key = ".".join(str(item) for item in keys)
+    what = first["msg"].removeprefix("Value error, ")
+    if first["type"] == "extra_forbidden":
+        what = "unknown key"
+    elif first["type"] == "missing":
+        what = "required key is missing"
+    elif first["type"] == "literal_error" or first["type"] in ("string_type", "int_type", "float_type"):
+        what = f"{what}, found {str(first.get('input'))[:40]!r}"
+    more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
+    return f"{where}: {key + ': ' if key else ''}{what[:200]}{more}"

@@ -1,0 +1,55 @@
+"""Fitted (or nominal) kernel efficiencies of a GPU as a data file (``catalog/profiles/kernels-*.yaml``)."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from pcie_sim.evidence import Evidence
+from pcie_sim.specs.base import Name, Spec, Text
+
+Share = Annotated[float, Field(gt=0, le=1.5)]
+
+
+class KernelClassFit(Spec):
+    """One kernel class: ``time = fixed_s + max(bytes / (bandwidth_share x BW), flops / (flops_share x peak))``.
+
+    ``sigma_log`` is the standard deviation of ln(measured/predicted) on held-out shapes; ``range`` what the fit covered
+    (bytes moved per call). ``peak`` names the operand format of the GPU's matrix unit.
+    """
+
+    fixed_s: Annotated[float, Field(ge=0, le=1e-2)]
+    bandwidth_share: Share
+    flops_share: Share
+    peak: Literal["fp16", "bf16", "fp8", "fp4", "int8"]
+    per_item_s: Annotated[float, Field(ge=0, le=1e-2)] = 0.0
+    """Extra time per independent item beyond the first wave (attention: per request; experts: per expert)."""
+    sigma_log: Annotated[float, Field(gt=0, le=3)]
+    evidence: Evidence
+    rows: Annotated[int, Field(ge=0)] = 0
+    held_out_rows: Annotated[int, Field(ge=0)] = 0
+    median_ape: float | None = None
+    held_out_median_ape: float | None = None
+    range_bytes: tuple[float, float] | None = None
+    source: Text
+    note: Text | None = None
+
+
+class KernelProfile(Spec):
+    """Every kernel class of one GPU. Keys: ``gemm:<format>``, ``bmm``, ``attention:gqa``, ``attention:mla``,
+    ``experts:<format>``, ``elementwise``, ``linear_attention``, ``sampling``; ``default`` for the rest.
+    """
+
+    schema_: Literal["pcie-sim/kernel-profile/1"] = Field(alias="schema")
+    name: Name
+    title: Text
+    gpu: Name | None
+    aliases: tuple[Name, ...] = ()
+    classes: dict[str, KernelClassFit]
+    small_kernel_graph_s: Annotated[float, Field(ge=0, le=1e-3)]
+    """Least time of a small kernel inside a CUDA graph."""
+    small_kernel_eager_s: Annotated[float, Field(ge=0, le=1e-3)]
+    """Least time of a small kernel launched one by one by the engine."""
+    sources: tuple[Text, ...]
+    notes: tuple[Text, ...] = ()

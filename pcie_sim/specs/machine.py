@@ -1,0 +1,98 @@
+"""Topology files: the tree of sockets, root ports, switches and GPUs of one box (contract: ``pcie-sim/topology/1``)."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Literal
+
+from pydantic import BeforeValidator, Field, PlainSerializer, WithJsonSchema, model_validator
+
+from pcie_sim.specs.base import Name, Spec, Text
+from pcie_sim.specs.gpu import PcieLink
+
+NodeName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]{0,39}$")]
+"""A node's name: letters, digits, ``_`` and ``-`` (capacities are called ``<node>.up``, so no dot)."""
+MAX_NODES = 512
+
+
+def parse_link(value: object) -> object:
+    """``gen5 x16`` -> :class:`PcieLink`; leaves other values to pydantic."""
+    if not isinstance(value, str):
+        return value
+    match = re.fullmatch(r"\s*[Gg]en\s*([1-7])\s+x(\d{1,2})\s*", value)
+    if match is None:
+        raise ValueError(f"link {value[:30]!r} is not understood; write it like 'gen5 x16'")
+    return PcieLink(gen=int(match.group(1)), width=int(match.group(2)))
+
+
+LinkText = Annotated[
+    PcieLink,
+    BeforeValidator(parse_link),
+    PlainSerializer(lambda link: f"gen{link.gen} x{link.width}"),
+    WithJsonSchema({"type": "string", "pattern": "^gen[1-7] x(1|2|4|8|16|32)$"}),
+]
+
+
+class NodeSpec(Spec):
+    """One node of the tree."""
+
+    kind: Literal["host", "socket", "root_port", "switch", "gpu", "nic", "fabric"]
+    part: Name | None = None
+    parent: NodeName | None = None
+    link: LinkText | None = None
+    links: Annotated[int, Field(ge=1, le=8)] = 1
+    """Parallel links to the parent (uplinks)."""
+    bus: Annotated[str, Field(max_length=20)] | None = None
+    """PCI bus id (``0000:c1:00.0``): the collective library's ring follows bus order; without it, the order of the file."""
+    numa: Annotated[int, Field(ge=0, le=63)] | None = None
+
+
+class PeerSpec(Spec):
+    """A connection outside the tree, between two sockets or two GPUs."""
+
+    between: tuple[NodeName, NodeName]
+    part: Name
+
+    @model_validator(mode="after")
+    def _two(self) -> PeerSpec:
+        if self.between[0] == self.between[1]:
+            raise ValueError("a peer connection needs two different nodes")
+        return self
+
+
+class CclSettings(Spec):
+    """The collective library: name and version (``"2.28"``)."""
+
+    name: Literal["nccl", "rccl", "oneccl", "none"] = "nccl"
+    version: Annotated[str, Field(pattern=r"^\d{1,3}\.\d{1,3}(\.\d{1,3})?$")] = "2.28"
+
+    @property
+    def version_tuple(self) -> tuple[int, ...]:
+        """``(2, 28)`` or ``(2, 28, 3)``."""
+        return tuple(int(part) for part in self.version.split("."))
+
+
+class SettingsSpec(Spec):
+    """Software and platform state of the box."""
+
+    p2p: Literal["auto", "on", "off"] = "auto"
+    acs: Literal["on", "off"] = "off"
+    iommu: Literal["on", "off"] = "off"
+    ccl: CclSettings = CclSettings()
+    env: dict[Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,79}$")], str] = Field(default_factory=dict)
+
+
+class TopologySpec(Spec):
+    """A box. Parents: socket -> host; root_port -> socket; switch -> root_port or switch; gpu, nic -> root_port, switch or
+    socket (a socket parent stands for a root port of its own); fabric: none.
+    """
+
+    schema_: Literal["pcie-sim/topology/1"] = Field(alias="schema")
+    name: Name
+    title: Text = ""
+    sources: tuple[Text, ...] = ()
+    nodes: Annotated[dict[NodeName, NodeSpec], Field(min_length=1, max_length=MAX_NODES)]
+    peers: Annotated[tuple[PeerSpec, ...], Field(max_length=MAX_NODES)] = ()
+    settings: SettingsSpec = SettingsSpec()
+    assumptions: tuple[Text, ...] = ()
+    notes: tuple[Text, ...] = ()

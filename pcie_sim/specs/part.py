@@ -1,0 +1,120 @@
+"""Parts of a box as data files (``catalog/parts/*.yaml``): PCIe itself, CPU sockets, switches, socket interconnects."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from pcie_sim.specs.base import Name, Quantity, Spec, Text
+from pcie_sim.specs.gpu import PcieLink
+
+
+class PcieGeneration(Spec):
+    """One PCIe generation: transfer rate per lane (T/s) and the line code's payload share (0..1)."""
+
+    transfers_per_s: Quantity
+    line_code: Quantity
+
+
+class PciePart(Spec):
+    """PCIe physics shared by every link: ``B/s = transfers x lanes / 8 x line_code x payload/(payload + overhead) x other``."""
+
+    schema_: Literal["pcie-sim/part/1"] = Field(alias="schema")
+    kind: Literal["pcie"]
+    name: Name
+    title: Text
+    aliases: tuple[Name, ...] = ()
+    generations: dict[int, PcieGeneration]
+    max_payload: Quantity
+    """Bytes per write TLP (MPS)."""
+    tlp_overhead: Quantity
+    """Bytes of framing, header and CRC per TLP."""
+    link_layer_share: Quantity
+    """Share left after ACK, flow-control and SKIP traffic (0..1)."""
+    notes: tuple[Text, ...] = ()
+
+
+class SocketPart(Spec):
+    """A CPU socket: what its root complex and memory do to GPU traffic."""
+
+    schema_: Literal["pcie-sim/part/1"] = Field(alias="schema")
+    kind: Literal["socket"]
+    name: Name
+    title: Text
+    vendor: Literal["amd", "intel", "arm", "other"]
+    aliases: tuple[Name, ...] = ()
+    root_port: PcieLink
+    """What one of its root ports offers."""
+    memory_bandwidth: Quantity
+    """Achievable host-memory bandwidth for device traffic, B/s, reads and writes together."""
+    p2p_flow_rate: Quantity
+    """Most that one peer-to-peer flow between two of its root ports reaches, B/s."""
+    p2p_latency: Quantity
+    """Added one-way latency of crossing the root complex between two root ports, s."""
+    host_step_latency: Quantity
+    """One host-staged (SHM) step of the collective library with a small message: write to host memory, flag, read, s."""
+    notes: tuple[Text, ...] = ()
+
+
+class SwitchPart(Spec):
+    """A PCIe switch chip (or virtual switch)."""
+
+    schema_: Literal["pcie-sim/part/1"] = Field(alias="schema")
+    kind: Literal["switch"]
+    name: Name
+    title: Text
+    aliases: tuple[Name, ...] = ()
+    upstream: PcieLink
+    latency: Quantity
+    """Added one-way cut-through latency, s."""
+    notes: tuple[Text, ...] = ()
+
+
+class InterconnectPart(Spec):
+    """A link between two nodes outside the PCIe tree: sockets (xGMI, UPI), an NVLink bridge, a NIC's fabric."""
+
+    schema_: Literal["pcie-sim/part/1"] = Field(alias="schema")
+    kind: Literal["interconnect"]
+    role: Literal["socket", "nvlink", "fabric"]
+    name: Name
+    title: Text
+    aliases: tuple[Name, ...] = ()
+    p2p_bandwidth: Quantity
+    """All GPU traffic together in one direction, B/s: one shared pipe per direction."""
+    p2p_flow_rate: Quantity
+    """Most that a single flow reaches, B/s."""
+    latency: Quantity
+    """Added one-way latency, s."""
+    notes: tuple[Text, ...] = ()
+
+
+class LibraryPart(Spec):
+    """A collective library's fixed costs: what a call and a step cost before any byte moves (s)."""
+
+    schema_: Literal["pcie-sim/part/1"] = Field(alias="schema")
+    kind: Literal["collective_library"]
+    name: Name
+    title: Text
+    aliases: tuple[Name, ...] = ()
+    base_latency: dict[Literal["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "reduce", "send_recv"], Quantity]
+    """Fixed cost of one call inside a CUDA graph, by op, with protocol LL."""
+    eager_floor: dict[int, Quantity]
+    """Least time per back-to-back eager call, by number of GPUs driven (the CPU's issue floor)."""
+    step_software: dict[Literal["LL", "LL128", "Simple"], Quantity]
+    """Per-step cost besides the wire's latency (polling, flag, reduction of a small chunk), by protocol."""
+    wire_share: dict[Literal["LL", "LL128", "Simple"], Quantity]
+    """Share of the link's payload rate that is user data, by protocol, peer-to-peer."""
+    wire_share_host: dict[Literal["LL", "LL128", "Simple"], Quantity]
+    """The same when host-staged."""
+    simple_extra_latency: Quantity
+    """Added fixed cost of Simple over LL per call, s."""
+    channel_rate: dict[Literal["p2p", "shm"], Quantity]
+    """Most that one channel moves, B/s, by transport."""
+    notes: tuple[Text, ...] = ()
+
+
+Part = Annotated[
+    PciePart | SocketPart | SwitchPart | InterconnectPart | LibraryPart,
+    Field(discriminator="kind"),
+]

@@ -1,0 +1,128 @@
+"""What a serving engine sends and computes per decode step, as a data file (``catalog/runtimes/*.yaml``)."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from pcie_sim.specs.base import Name, Quantity, Spec, Text
+from pcie_sim.specs.strategy import MoeComm
+
+Whole = Annotated[int, Field(ge=0, le=10**7)]
+
+
+class MoeRules(Spec):
+    """Which exchange the MoE layers use when the strategy does not say, and what an All-to-All carries."""
+
+    tp_only: MoeComm
+    """Attention dp = 1 (``--tp-size N --ep-size N`` included)."""
+    with_dp: MoeComm
+    """Attention dp > 1."""
+    dispatch_bytes_per_element: Quantity
+    """Bytes per hidden element of a dispatched token, its scales included."""
+    combine_bytes_per_element: Quantity
+    copies_per: Literal["rank", "expert"]
+    """A token is sent once per destination rank, or once per chosen expert."""
+    a2a_replicates_shared: bool
+    """With a real All-to-All the shared experts are whole on every rank."""
+    ag_rs_routing_bytes_per_token: Whole = 0
+    """ag_rs: bytes per token that travel beside the hidden state (top-k ids and weights)."""
+    hides_shared_experts: bool
+    """The shared experts run on a second stream beside the routed ones while CUDA graphs are used."""
+
+
+class PipelineRules(Spec):
+    """Pipeline parallelism."""
+
+    boundary_tensors: Annotated[int, Field(ge=1, le=4)]
+    """Tensors of (tokens, hidden) per boundary: hidden state and residual make 2."""
+    split_over_tp: bool
+    """Each TP rank sends 1/tp and the receivers all-gather."""
+    remainder_to: Literal["first", "last", "middle"]
+    """Which stages take the layers that are left over."""
+    hop_cpu: Quantity
+    """CPU-side cost of one boundary (metadata over a CPU group, scheduling) that no GPU work hides, s."""
+    micro_batches: Literal["pp"]
+    overlap_scheduling: bool
+    """False: CPU scheduling is exposed once per micro-batch."""
+
+
+class MemoryRules(Spec):
+    """How much of a GPU weights and KV may take.
+
+    ``static_fraction`` (vLLM: gpu_memory_utilization) of the reported memory minus ``reserve``; None: SGLang's rule
+    ``1 - (constant + max(chunk, 2048) x per_chunk_token + graph_max_batch x per_graph_batch + tp x pp / 8 x per_rank) / memory``,
+    all MiB, the reserve at least ``minimum_reserve_MiB`` on GPUs above 60 GB.
+    """
+
+    static_fraction: Annotated[float, Field(gt=0, le=1)] | None
+    activation_reserve: Quantity
+    """Left free inside the static part (activations at profiling, vLLM), bytes."""
+    constant_MiB: Whole = 0
+    per_chunk_token_MiB: Annotated[float, Field(ge=0)] = 0.0
+    per_graph_batch_MiB: Annotated[float, Field(ge=0)] = 0.0
+    per_eight_ranks_MiB: Whole = 0
+    minimum_reserve_MiB: Whole = 0
+    ccl_buffers: Quantity
+    """What the collective library and the CUDA context take outside the static part, bytes."""
+    source: Text
+
+
+class GraphTier(Spec):
+    """SGLang-style defaults by GPU memory: chunked prefill and largest graph batch."""
+
+    below_MiB: Whole | None
+    """Upper bound of the tier; None for the last."""
+    chunk: Whole
+    max_batch_tp_below_4: Whole
+    max_batch: Whole
+
+
+class SmallKernels(Spec):
+    """Number of small kernels besides the GEMMs, attention and experts, per layer or per step."""
+
+    mla_attention: Annotated[float, Field(ge=0, le=200)]
+    gqa_attention: Annotated[float, Field(ge=0, le=200)]
+    linear_attention: Annotated[float, Field(ge=0, le=200)]
+    moe: Annotated[float, Field(ge=0, le=200)]
+    dense: Annotated[float, Field(ge=0, le=200)]
+    step: Annotated[float, Field(ge=0, le=200)]
+    source: Text
+
+
+class CustomAllReduce(Spec):
+    """The engine's own AllReduce kernel for small messages."""
+
+    world_sizes: tuple[int, ...]
+    max_pcie_gpus: Whole
+    """Refused above this many GPUs without NVLink."""
+    max_bytes: Whole
+    needs_p2p: bool
+    source: Text
+
+
+class RuntimeSpec(Spec):
+    """A serving engine."""
+
+    schema_: Literal["pcie-sim/runtime/1"] = Field(alias="schema")
+    name: Name
+    title: Text
+    version: Text
+    aliases: tuple[Name, ...] = ()
+    launch: Literal["graph", "eager"]
+    embedding_all_reduce: bool
+    logits: Literal["all_gather", "none"]
+    moe: MoeRules
+    pipeline: PipelineRules
+    memory: MemoryRules
+    graph_tiers: tuple[GraphTier, ...]
+    max_running: Annotated[int, Field(ge=1, le=10**6)] | None = None
+    custom_all_reduce: CustomAllReduce | None = None
+    small_kernels: SmallKernels
+    step_cpu: Quantity
+    """CPU time per step that the GPU waits for (overlap scheduling leaves little), s."""
+    experts_source: dict[str, Text] = Field(default_factory=dict)
+    """Which kernel family the engine picks per expert format (``int4: marlin``)."""
+    sources: Annotated[tuple[Text, ...], Field(min_length=1)]
+    notes: tuple[Text, ...] = ()
