@@ -1,5 +1,6 @@
 """What the reader must know about an answer: which collectives were assumed, what an AllReduce would have to cost, what did
-not fit, what stays unexplained, and the one measurement worth making. Codes are stable; texts are for people."""
+not fit, what stays unexplained, and the one measurement worth making. Codes are stable; texts are for people.
+"""
 
 from __future__ import annotations
 
@@ -137,7 +138,8 @@ def _residuals(box: Topology, results: Sequence[StrategyResult], measured: Seque
         i = workload.concurrency.index(int(row.concurrency))
         j = workload.context.index(int(row.context)) if row.context in workload.context else 0
         tpot = float(result.tpot_s[i, j]) * 1e3
-        text = f"{strategy} at C={row.concurrency:g}: measured {took:.1f} ms per token, predicted {tpot:.1f} ms; residual {took - tpot:+.1f} ms"
+        text = f"{strategy} at C={row.concurrency:g}: measured {took:.1f} ms per token, predicted {tpot:.1f} ms; "
+        text += f"residual {took - tpot:+.1f} ms"
         count, booked = all_reduces(result)
         if count and result.resolved.strategy.pp == 1:
             rest = tpot - float(booked[i, j]) * 1e3
@@ -148,7 +150,8 @@ def _residuals(box: Topology, results: Sequence[StrategyResult], measured: Seque
             good = [held for _, held in landmarks if held.quality == "good"]
             if good and needed > good[-1].value:
                 worst = landmarks[-1][1]
-                text += f"; healthy boxes measure {good[0].value:.0f} to {good[-1].value:.0f} us, the slowest published host {worst.value:.0f} us"
+                text += f"; healthy boxes measure {good[0].value:.0f} to {good[-1].value:.0f} us, "
+                text += f"the slowest published host {worst.value:.0f} us"
         if abs(took / tpot - 1) > WORTH_NAMING:
             text += ". This gap is left unexplained, not fitted away"
         notes.append(Note("residual", text))
@@ -262,7 +265,8 @@ def _command(
     top = max([*sizes, 1e6])
     if cause.startswith("cpu:hop"):
         op = "sendrecv_perf -b 4K -e 1M -f 2 -g 2 -w 50 -n 200 -G 10"
-        return f"the cost of a pipeline hop decides: {op}   # then compare with the engine's own per-hop time at pp{second.resolved.strategy.pp}"
+        stages = max(first.resolved.strategy.pp, second.resolved.strategy.pp)
+        return f"the cost of a pipeline hop decides: {op}   # then compare with the engine's own per-hop time at pp{stages}"
     if cause.startswith(("kernel:", "cpu:")):
         what = cause.split(":")[1]
         served = {"sglang": "python -m sglang.bench_one_batch", "vllm": "vllm bench latency"}.get(runtime.name, "a one-batch benchmark")

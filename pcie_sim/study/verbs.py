@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
 from typing import Any, Literal
 
 from pcie_sim import catalog
@@ -273,7 +274,7 @@ def _crossovers(winners: Iterable[Winner], workload: Workload) -> tuple[Crossove
     found = []
     for context in workload.context:
         ordered = sorted((w for w in winners if w.context == context), key=lambda w: w.concurrency)
-        for before, after in zip(ordered, ordered[1:], strict=False):
+        for before, after in pairwise(ordered):
             if before.strategy != after.strategy:
                 found.append(Crossover(context, before.strategy, after.strategy, after.concurrency))
     return tuple(found)
