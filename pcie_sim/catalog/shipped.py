@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Literal
 
 import pcie_sim
-from pcie_sim.catalog.names import is_name, normalise, stems
+from pcie_sim.catalog.lookup import is_name, normalise, stems
 from pcie_sim.errors import unknown_name
 
 Shipped = Literal["topologies", "validation"]
