@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import csv
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,8 +17,8 @@ import numpy as np
 
 from pcie_sim.compute.work import work_of
 from pcie_sim.errors import InputError
-from pcie_sim.specs.ops import DecodeAttention, Experts, Gemm, KernelCall, Sampling
-from pcie_sim.specs.quantisation import BF16, FormatName, WeightFormat
+from pcie_sim.specs.ops import Array, DecodeAttention, Experts, Gemm, KernelCall, Sampling
+from pcie_sim.specs.quantisation import BF16, WeightFormat
 
 MAX_FILE_BYTES = 64 * 2**20
 MAX_ROWS = 500_000
@@ -276,14 +276,11 @@ def split(rows: Iterator[Row | Left]) -> tuple[list[Row], dict[str, int]]:
     return used, left
 
 
-RowSource = Callable[[], Iterator[Row | Left]]
-FormatText = FormatName
-
-
-def totals(rows: Sequence[Row], heads_per_item: int) -> np.ndarray[tuple[int, int], np.dtype[np.float64]]:
-    """Bytes, flops, items, serial length and seconds of every row: an array of shape (5, rows)."""
-    table = np.empty((5, len(rows)))
+def totals(rows: Sequence[Row], heads_per_item: int) -> Array:
+    """Bytes, flops, items, serial length, crowded flag and seconds of every row: an array of shape (6, rows)."""
+    table = np.empty((6, len(rows)))
     for column, row in enumerate(rows):
         work = work_of(row.call, heads_per_item=heads_per_item)
-        table[:, column] = (float(work.bytes), float(work.flops), float(work.items), float(work.serial), row.time_s)
+        parts = (work.bytes, work.flops, work.items, work.serial, work.crowded)
+        table[:, column] = (*(float(part) for part in parts), row.time_s)
     return table

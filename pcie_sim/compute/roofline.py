@@ -18,6 +18,8 @@ class Efficiencies(Protocol):
     @property
     def bandwidth_share(self) -> float: ...
     @property
+    def crowded_factor(self) -> float: ...
+    @property
     def flops_share(self) -> float: ...
     @property
     def per_item_s(self) -> float: ...
@@ -38,9 +40,10 @@ def terms(work: Work, fit: Efficiencies, bandwidth: float, peak: float) -> Array
     ``bandwidth`` B/s and ``peak`` flop/s are the datasheet's; the class's shares say what a kernel reaches of them.
     """
     serial = work.serial if fit.serial_cap is None else np.minimum(work.serial, fit.serial_cap)
+    share = fit.bandwidth_share * (1.0 + work.crowded * (fit.crowded_factor - 1.0))
     return np.stack(
         [
-            work.bytes / (fit.bandwidth_share * bandwidth),
+            work.bytes / (share * bandwidth),
             work.flops / (fit.flops_share * peak),
             work.items * fit.per_item_s,
             serial * fit.serial_s,

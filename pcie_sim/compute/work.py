@@ -31,12 +31,17 @@ LOGIT_BYTES = 4.0
 
 @dataclass(frozen=True)
 class Work:
-    """Totals of one call, all of one shape. ``serial`` is a length (GEMM: k, attention: context tokens)."""
+    """Totals of one call, all of one shape.
+
+    ``serial`` is a length (GEMM: k, attention: context tokens); ``crowded`` is 1 where an expert kernel is handed more tokens
+    than the rank holds experts, else 0.
+    """
 
     bytes: Array
     flops: Array
     items: Array
     serial: Array
+    crowded: Array
 
 
 def _axis(value: Axis) -> Array:
@@ -113,7 +118,11 @@ def _serial(call: KernelCall) -> Array:
             return np.zeros(())
 
 
+def _crowded(call: KernelCall) -> Array:
+    return (_axis(call.tokens) > call.local) * 1.0 if isinstance(call, Experts) else np.zeros(())
+
+
 def work_of(call: KernelCall, *, heads_per_item: int = 1) -> Work:
     """All totals of ``call``, broadcast to one shape. ``heads_per_item``: query heads that one MLA thread block handles."""
-    found = np.broadcast_arrays(bytes_moved(call), flops(call), _items(call, heads_per_item), _serial(call))
+    found = np.broadcast_arrays(bytes_moved(call), flops(call), _items(call, heads_per_item), _serial(call), _crowded(call))
     return Work(*(np.asarray(part, dtype=np.float64) for part in found))

@@ -17,7 +17,8 @@ class KernelClassFit(Spec):
 
     ``time = fixed_s + (sum of term^p)^(1/p)``, ``p = sharpness`` (None: the largest term alone), over the terms
 
-    - memory: ``bytes / (bandwidth_share x BW)``,
+    - memory: ``bytes / (bandwidth_share x BW)``; times ``crowded_factor`` once an expert kernel is handed more tokens than the
+      rank holds experts (SGLang's untuned Triton MoE then takes larger tiles and reads slower),
     - compute: ``flops / (flops_share x peak)``, ``peak`` naming the operand format of the GPU's matrix unit,
     - items: ``per_item_s x items``, independent pieces of work that a fixed number of SMs works off (attention: requests x
       KV heads, or requests x blocks of ``heads_per_item`` query heads for MLA; experts: distinct experts),
@@ -30,6 +31,7 @@ class KernelClassFit(Spec):
 
     fixed_s: Annotated[float, Field(ge=0, le=1e-2)]
     bandwidth_share: Share
+    crowded_factor: Annotated[float, Field(gt=0, le=1)] = 1.0
     flops_share: Share
     peak: Literal["fp16", "bf16", "fp8", "fp4", "int8"]
     per_item_s: Annotated[float, Field(ge=0, le=1e-2)] = 0.0
