@@ -91,21 +91,39 @@ def build(kind: type[SpecT], data: Any, *, source: str, text: str | None = None)
     try:
         return kind.model_validate(data)
     except ValidationError as exc:
-        raise InputError(_message(exc, source, text)) from exc
+        raise InputError(_message(exc, data, source, text)) from exc
 
 
 def _what(data: Any) -> str:
     return {list: "a list", str: "text", type(None): "nothing"}.get(type(data), f"a {type(data).__name__}")
 
 
-def _message(exc: ValidationError, source: str, text: str | None) -> str:
+def _keys_in(data: Any, loc: tuple[int | str, ...]) -> tuple[int | str, ...]:
+    """``loc`` without the tags that pydantic puts in for a choice of kinds (``attention.gqa.heads``)."""
+    keys: list[int | str] = []
+    node = data
+    for key in loc:
+        if isinstance(node, dict) and key not in node and key in node.values():
+            continue
+        keys.append(key)
+        try:
+            node = node[key]
+        except (KeyError, IndexError, TypeError):
+            node = None
+    return tuple(keys)
+
+
+def _message(exc: ValidationError, data: dict[Any, Any], source: str, text: str | None) -> str:
     errors = exc.errors(include_url=False, include_context=False)
     first = errors[0]
-    keys = tuple(key for key in first["loc"] if isinstance(key, str | int))
+    what = first["msg"].removeprefix("Value error, ")
+    keys = _keys_in(data, first["loc"])
+    head, colon, rest = what.partition(": ")
+    if not keys and colon and head.split(".")[0] in data:  # a check of the whole file that names its key ("rows.3: ...")
+        keys, what = tuple(int(part) if part.isdigit() else part for part in head.split(".")), rest
     line = line_of_key(text, keys) if text is not None else None
     where = f"{source}:{line}" if line else source
     key = ".".join(str(item) for item in keys)
-    what = first["msg"].removeprefix("Value error, ")
     if first["type"] == "extra_forbidden":
         what = "unknown key"
     elif first["type"] == "missing":

@@ -12,6 +12,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
+from pcie_sim.evidence import Evidence
 from pcie_sim.specs.base import Name, Provenance, Spec, Text
 from pcie_sim.specs.quantisation import Quantisation
 
@@ -22,10 +23,16 @@ MlpKind = Literal["dense", "moe"]
 
 
 class SlidingWindow(Spec):
-    """Layers whose attention sees only the last ``window`` tokens."""
+    """Layers whose attention sees only the last ``window`` tokens, and which layers see everything.
+
+    Layer i (counted from 0) is full where ``i < first_k_full`` or ``i + 1`` is a multiple of ``full_every``.
+    """
 
     window: Count
-    layers: Count
+    full_every: Annotated[int, Field(ge=2, le=1000)]
+    first_k_full: CountOrZero = 0
+    kv_heads: Count | None = None
+    """KV heads of the sliding layers where they differ from the full ones (MiMo-V2)."""
 
 
 class Indexer(Spec):
@@ -60,6 +67,22 @@ class GqaAttention(Spec):
     full_layers: Count | None = None
     """Hybrid only: how many layers are full attention, evenly spread, the last of each group."""
     linear: LinearAttention | None = None
+
+    @model_validator(mode="after")
+    def _consistent(self) -> GqaAttention:
+        for kv_heads in (self.kv_heads, self.kv_heads_of("sliding")):
+            if self.heads % kv_heads:
+                raise ValueError(f"heads must be a multiple of kv_heads ({self.heads} and {kv_heads})")
+        if (self.linear is None) != (self.full_layers is None):
+            raise ValueError("linear and full_layers go together: give both or neither")
+        if self.linear is not None and self.sliding is not None:
+            raise ValueError("linear and sliding exclude each other")
+        return self
+
+    def kv_heads_of(self, kind: AttentionKind) -> int:
+        """KV heads of the layers of this kind."""
+        own = self.sliding.kv_heads if kind == "sliding" and self.sliding is not None else None
+        return own or self.kv_heads
 
     @property
     def value_dim(self) -> int:
@@ -98,6 +121,16 @@ class MlpSpec(Spec):
     moe_every: Count = 1
     """MoE where (layer + 1) is a multiple of this (layers counted from 0), after the first dense ones."""
 
+    @model_validator(mode="after")
+    def _consistent(self) -> MlpSpec:
+        if self.experts and not (self.moe_intermediate and 1 <= self.top_k <= self.experts):
+            raise ValueError("a model with experts needs moe_intermediate and 1 <= top_k <= experts")
+        if not self.experts and not self.dense_intermediate:
+            raise ValueError("a dense model needs dense_intermediate")
+        if bool(self.shared_experts) != bool(self.shared_intermediate):
+            raise ValueError("shared_experts and shared_intermediate go together: give both or neither")
+        return self
+
 
 class Published(Spec):
     """What the maker or a page says, in 1e9 parameters."""
@@ -106,6 +139,11 @@ class Published(Spec):
     active_B: float | None = None
     source: Text
     verified: bool
+
+    @property
+    def evidence(self) -> Evidence:
+        """``nominal`` where the figure was read at its source, else ``assumed``."""
+        return "nominal" if self.verified else "assumed"
 
 
 class ModelSpec(Spec):
@@ -121,11 +159,11 @@ class ModelSpec(Spec):
     mlp: MlpSpec
     vocab: Count
     tie_embeddings: bool = False
-    max_position: Count | None = None
+    max_position: Annotated[int, Field(ge=1, le=2**30)] | None = None
     mtp_layers: CountOrZero = 0
     quantisation: Quantisation
     kv_bytes_per_element: Annotated[float, Field(gt=0, le=8)] = 2.0
-    extra_params: CountOrZero = 0
+    extra_params: Annotated[int, Field(ge=0, le=10**12)] = 0
     """Weights that every rank loads and no decode step reads (vision tower)."""
     published: Published | None = None
     provenance: Annotated[tuple[Provenance, ...], Field(min_length=1)]
@@ -133,15 +171,10 @@ class ModelSpec(Spec):
 
     @model_validator(mode="after")
     def _consistent(self) -> ModelSpec:
-        mlp = self.mlp
-        if mlp.experts and not (mlp.moe_intermediate and 1 <= mlp.top_k <= mlp.experts):
-            raise ValueError("mlp: a model with experts needs moe_intermediate and 1 <= top_k <= experts")
-        if not mlp.experts and not mlp.dense_intermediate:
-            raise ValueError("mlp: a dense model needs dense_intermediate")
-        if any(kind == "dense" for _, kind in self.layers) and not mlp.dense_intermediate:
-            raise ValueError("mlp: dense layers need dense_intermediate")
-        if self.attention.kind == "gqa" and self.attention.heads % self.attention.kv_heads:
-            raise ValueError("attention: heads must be a multiple of kv_heads")
+        if self.count_layers("dense") and not self.mlp.dense_intermediate:
+            raise ValueError("mlp: its dense layers need dense_intermediate")
+        if self.attention.kind == "gqa" and (self.attention.full_layers or 1) > self.num_layers:
+            raise ValueError("attention: full_layers is more than num_layers")
         return self
 
     @property
@@ -159,8 +192,7 @@ class ModelSpec(Spec):
         if att.kind == "gqa" and att.linear is not None and att.full_layers:
             return "full" if (layer + 1) * att.full_layers // self.num_layers > layer * att.full_layers // self.num_layers else "linear"
         if att.kind == "gqa" and att.sliding is not None:
-            n = att.sliding.layers
-            return "sliding" if (layer + 1) * n // self.num_layers > layer * n // self.num_layers else "full"
+            return "full" if layer < att.sliding.first_k_full or (layer + 1) % att.sliding.full_every == 0 else "sliding"
         return "full"
 
     def _mlp_kind(self, layer: int) -> MlpKind:
@@ -184,7 +216,8 @@ class ModelSpec(Spec):
             in_proj = h * (2 * keys + 2 * values) + h * 2 * lin.value_heads
             return in_proj + (2 * keys + values) * lin.conv_kernel + values * h
         gate = 2 if att.output_gate else 1
-        return h * att.heads * att.head_dim * gate + h * att.kv_heads * (att.head_dim + att.value_dim) + att.heads * att.value_dim * h
+        keys_values = h * att.kv_heads_of(kind) * (att.head_dim + att.value_dim)
+        return h * att.heads * att.head_dim * gate + keys_values + att.heads * att.value_dim * h
 
     @property
     def indexer_params(self) -> int:
@@ -241,7 +274,7 @@ class ModelSpec(Spec):
             return 0
         if att.kind == "mla":
             return att.latent_dim
-        return att.kv_heads * (att.head_dim + att.value_dim)
+        return att.kv_heads_of(kind) * (att.head_dim + att.value_dim)
 
     @property
     def linear_state_bytes(self) -> int:

@@ -37,13 +37,15 @@ class Quantisation(Spec):
     """The format of each part of a model.
 
     ``experts``: routed experts; ``linear``: dense MLP, and ``attention`` / ``shared`` where they are not named;
-    ``lm_head`` and ``embedding``; the router and norms are bf16.
+    ``attention_out``: the attention's output projection where it differs from the rest of the attention; ``lm_head`` and
+    ``embedding``; the router and norms are bf16.
     """
 
     method: str
     experts: WeightFormat = BF16
     linear: WeightFormat = BF16
     attention: WeightFormat | None = None
+    attention_out: WeightFormat | None = None
     shared: WeightFormat | None = None
     lm_head: WeightFormat = BF16
     embedding: WeightFormat = BF16
@@ -52,6 +54,11 @@ class Quantisation(Spec):
     def attention_format(self) -> WeightFormat:
         """The attention projections' format."""
         return self.attention or self.linear
+
+    @property
+    def attention_out_format(self) -> WeightFormat:
+        """The attention's output projection's format."""
+        return self.attention_out or self.attention_format
 
     @property
     def shared_format(self) -> WeightFormat:

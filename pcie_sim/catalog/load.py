@@ -1,0 +1,104 @@
+"""Catalog files as specs: one file per name, read once, its name equal to its stem."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any, TypeVar, cast, get_args
+
+from pydantic import BaseModel
+
+from pcie_sim.catalog.lookup import Kind, file_of, resolve
+from pcie_sim.errors import InputError
+from pcie_sim.specs.base import build
+from pcie_sim.specs.gpu import GpuSpec
+from pcie_sim.specs.kernel_profile import KernelProfile
+from pcie_sim.specs.loader import parse_yaml, read_text
+from pcie_sim.specs.model import ModelSpec
+from pcie_sim.specs.part import Part
+from pcie_sim.specs.runtime import RuntimeSpec
+
+SpecT = TypeVar("SpecT", bound=BaseModel)
+
+_PARTS: dict[str, type[BaseModel]] = {get_args(part.model_fields["kind"].annotation)[0]: part for part in get_args(get_args(Part)[0])}
+
+
+def load_gpu(name: str) -> GpuSpec:
+    """The GPU of that name or alias.
+
+    Raises:
+        UnknownNameError: no such GPU.
+    """
+    return _load("gpus", resolve("gpus", name), GpuSpec)
+
+
+def load_model_spec(name: str) -> ModelSpec:
+    """The shipped model of that name or alias.
+
+    Raises:
+        UnknownNameError: no such model.
+    """
+    return _load("models", resolve("models", name), ModelSpec)
+
+
+def load_runtime(name: str) -> RuntimeSpec:
+    """The serving engine of that name or alias.
+
+    Raises:
+        UnknownNameError: no such runtime.
+    """
+    return _load("runtimes", resolve("runtimes", name), RuntimeSpec)
+
+
+def load_kernel_profile(name: str) -> KernelProfile:
+    """The kernel profile of that name or alias.
+
+    Raises:
+        UnknownNameError: no such profile.
+    """
+    return _load("profiles", resolve("profiles", name), KernelProfile)
+
+
+def load_part(name: str) -> Part:
+    """The part of that name or alias, of whichever kind its file says.
+
+    Raises:
+        UnknownNameError: no such part.
+    """
+    return cast(Part, _load("parts", resolve("parts", name), None))
+
+
+def load_typed_part(name: str, kind: type[SpecT]) -> SpecT:
+    """As :func:`load_part`, where only one kind of part will do (``SocketPart``).
+
+    Raises:
+        UnknownNameError: no such part.
+        InputError: a part of another kind.
+    """
+    part = load_part(name)
+    if not isinstance(part, kind):
+        wanted = get_args(kind.model_fields["kind"].annotation)[0]
+        raise InputError(f"part {part.name!r} is of kind {part.kind}; a part of kind {wanted} is needed here")
+    return part
+
+
+def _load(kind: Kind, name: str, spec: type[SpecT] | None) -> SpecT:
+    """The spec in the file of the canonical ``name``; ``spec`` None picks the part class by the file's ``kind``."""
+    return cast(SpecT, _load_file(kind, name, spec))
+
+
+@lru_cache(maxsize=512)
+def _load_file(kind: Kind, name: str, spec: type[BaseModel] | None) -> BaseModel:
+    path = file_of(kind, name)
+    text = read_text(path)
+    data = parse_yaml(text, source=str(path))
+    loaded = build(spec or _part_class(data, str(path)), data, source=str(path), text=text)
+    if getattr(loaded, "name", None) != name:
+        raise InputError(f"{path}: name: {getattr(loaded, 'name', None)!r} must be the file's stem {name!r}")
+    return loaded
+
+
+def _part_class(data: Any, source: str) -> type[BaseModel]:
+    kind = data.get("kind") if isinstance(data, dict) else None
+    if not isinstance(kind, str) or kind not in _PARTS:
+        raise InputError(f"{source}: kind: must be one of {', '.join(_PARTS)}, found {str(kind)[:40]!r}")
+    return _PARTS[kind]
