@@ -69,7 +69,9 @@ def _shape(schedule: Schedule) -> None:
         if not math.isfinite(share) or share < 0:
             raise ScheduleError(f"{schedule.op}/{schedule.algorithm}: a chunk has the share {share}")
     if schedule.op != "all_to_all" and not fractions_equal(total(schedule.chunk_fractions), 1.0):
-        raise ScheduleError(f"{schedule.op}/{schedule.algorithm}: the chunks add up to {total(schedule.chunk_fractions)}, not to the message")
+        raise ScheduleError(
+            f"{schedule.op}/{schedule.algorithm}: the chunks add up to {total(schedule.chunk_fractions)}, not to the message"
+        )
     for index, transfer in enumerate(schedule.transfers):
         if not (0 <= transfer.src < schedule.ranks and 0 <= transfer.dst < schedule.ranks) or transfer.src == transfer.dst:
             raise _fail(schedule, index, "its ranks are out of range")

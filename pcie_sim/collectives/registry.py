@@ -54,9 +54,7 @@ def default_algorithm(op: str) -> str:
     return algorithms(op)[0]
 
 
-def build_schedule(
-    op: str, algorithm: str = "auto", ranks: int = 2, *, fractions: Sequence[Sequence[float]] | None = None
-) -> Schedule:
+def build_schedule(op: str, algorithm: str = "auto", ranks: int = 2, *, fractions: Sequence[Sequence[float]] | None = None) -> Schedule:
     """The schedule of ``op`` by ``algorithm`` on ``ranks`` ranks (cached).
 
     Args:

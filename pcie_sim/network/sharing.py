@@ -49,9 +49,7 @@ def max_min_rates(
     return [float(rate) for rate in LargeFill(capacity, routes, limit).rates(weight)]
 
 
-def fill_small(
-    capacity: Sequence[float], routes: Sequence[Sequence[int]], weights: Sequence[int], caps: Sequence[float]
-) -> list[float]:
+def fill_small(capacity: Sequence[float], routes: Sequence[Sequence[int]], weights: Sequence[int], caps: Sequence[float]) -> list[float]:
     """Plain Python filling; see :func:`max_min_rates`."""
     rates = [0.0] * len(routes)
     load: dict[int, int] = {}
