@@ -165,7 +165,13 @@ class _CaseReader:
         rounds = self.case.get("rounds_repeat", 1)
         if rounds is None:
             return 1
-        if isinstance(rounds, bool) or not isinstance(rounds, int | float) or rounds != rounds or rounds < 1 or rounds != math.floor(rounds):
+        if (
+            isinstance(rounds, bool)
+            or not isinstance(rounds, int | float)
+            or rounds != rounds
+            or rounds < 1
+            or rounds != math.floor(rounds)
+        ):
             raise self._bad("rounds_repeat", "expected a whole number, 1 or more")
         if rounds * flows > MAX_COMPLETIONS:
             raise self._bad("rounds_repeat", f"{rounds} rounds x {flows} flows is more than {MAX_COMPLETIONS} completions")
