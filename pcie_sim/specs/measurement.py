@@ -63,7 +63,8 @@ class ArmSpec(Spec):
 
 
 class MeasuredRow(Spec):
-    """One measured value: serving rows name an arm and a concurrency, collective rows an op, ranks and bytes."""
+    """One measured value: serving rows name an arm and a concurrency (null: unknown, kept but not scored), collective rows
+    an op, ranks and bytes."""
 
     arm: Text | None = None
     concurrency: Annotated[float, Field(gt=0)] | None = None
@@ -100,6 +101,8 @@ class MeasurementSet(Spec):
         for number, row in enumerate(self.rows):
             if row.arm is not None and row.arm not in self.arms:
                 raise ValueError(f"rows.{number}: arm {row.arm!r} is not among arms ({', '.join(self.arms)})")
-            if self.kind == "serving" and (row.arm is None or row.concurrency is None):
-                raise ValueError(f"rows.{number}: a serving row needs arm and concurrency")
+            if self.kind == "serving" and row.arm is None:
+                raise ValueError(f"rows.{number}: a serving row needs an arm")
+            if self.kind == "collective" and (row.op is None or row.ranks is None or row.bytes is None):
+                raise ValueError(f"rows.{number}: a collective row needs op, ranks and bytes")
         return self

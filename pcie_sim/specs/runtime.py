@@ -28,6 +28,10 @@ class MoeRules(Spec):
     """With a real All-to-All the shared experts are whole on every rank."""
     ag_rs_routing_bytes_per_token: Whole = 0
     """ag_rs: bytes per token that travel beside the hidden state (top-k ids and weights)."""
+    dense_with_dp: Literal["gather", "local"]
+    """Attention dp > 1: dense MLPs and lm_head run on all tokens over tp x dp (gather), or per dp rank over tp (local)."""
+    fp8_block_must_divide: bool
+    """The engine refuses an expert width per rank that is not a multiple of the fp8 block."""
     hides_shared_experts: bool
     """The shared experts run on a second stream beside the routed ones while CUDA graphs are used."""
 
@@ -57,6 +61,10 @@ class MemoryRules(Spec):
     """
 
     static_fraction: Annotated[float, Field(gt=0, le=1)] | None
+    per_dp_graph_batch_MiB: Annotated[float, Field(ge=0)] = 0.0
+    """Attention dp > 1: more reserve, per dp rank and graph batch."""
+    piecewise_graph_MiB: Whole = 0
+    """Reserve for piecewise CUDA graphs."""
     activation_reserve: Quantity
     """Left free inside the static part (activations at profiling, vLLM), bytes."""
     constant_MiB: Whole = 0
@@ -120,6 +128,12 @@ class RuntimeSpec(Spec):
     max_running: Annotated[int, Field(ge=1, le=10**6)] | None = None
     custom_all_reduce: CustomAllReduce | None = None
     small_kernels: SmallKernels
+    launches: dict[
+        Literal["gemm", "bmm", "attention", "experts", "linear_attention", "sampling", "collective"], Annotated[float, Field(ge=0)]
+    ]
+    """Kernel launches of one call of each kind, for the CPU's track in eager mode."""
+    model_error: Quantity
+    """What this model of a decode step leaves out, as a factor (1 with low and high): shared by no two strategies."""
     step_cpu: Quantity
     """CPU time per step that the GPU waits for (overlap scheduling leaves little), s."""
     experts_source: dict[str, Text] = Field(default_factory=dict)

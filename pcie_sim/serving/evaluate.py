@@ -1,0 +1,199 @@
+"""One strategy over a whole grid of concurrencies and contexts, in one evaluation.
+
+One replica, p stages, m micro-batches in flight, T_s the time of stage s for one micro-batch, H_i of boundary i:
+
+    latency = sum T_s + sum H_i + launch          (a micro-batch passes the stages one after the other)
+    cycle   = m x max_s (T_s + H_s)               (the slowest stage serves every micro-batch once per token)
+    TPOT    = max(latency, cycle); the excess of the cycle over the latency is booked as bubble.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from pcie_sim.compute import KernelModel, kernel_model
+from pcie_sim.evidence import Evidence, label_of_sum, share_by_label
+from pcie_sim.network import rank_order
+from pcie_sim.results.comparison import OpTime, Point
+from pcie_sim.serving.memory import Capacity, capacity, graph_max_batch
+from pcie_sim.serving.step import Line, Part, Timer, time_plan
+from pcie_sim.serving.uncertainty import Causes
+from pcie_sim.specs.model import ModelSpec
+from pcie_sim.specs.ops import Array, CollectiveCall
+from pcie_sim.specs.routing import parse_popularity
+from pcie_sim.specs.runtime import RuntimeSpec
+from pcie_sim.specs.workload import Workload
+from pcie_sim.strategies import Resolved, StepPlan, build_plan
+from pcie_sim.topology import Topology
+
+
+@dataclass(frozen=True, eq=False)
+class StrategyResult:
+    """One strategy on one grid: axes (concurrency, context). ``samples`` are TPOTs in plausible worlds, s."""
+
+    resolved: Resolved
+    plan: StepPlan
+    capacity: Capacity
+    tpot_s: Array
+    samples: Array
+    running: Array
+    parts: Part
+    causes: Causes
+    eager: Array
+    hop_s: Array
+    """All boundaries together, CPU cost included (0 without a pipeline)."""
+
+    @property
+    def strategy(self) -> str:
+        """As asked."""
+        return self.resolved.strategy.text
+
+    def point(self, i: int, j: int, workload: Workload) -> Point:
+        """The answer at concurrency ``i`` and context ``j``."""
+        tpot, running = float(self.tpot_s[i, j]), float(self.running[i, j])
+        low, high = np.quantile(self.samples[:, i, j], (0.1, 0.9))
+        low, high = min(float(low), tpot), max(float(high), tpot)
+        by_label = [(float(time[i, j]), label) for label, time in self.parts.by_evidence.items()]
+        concurrency = workload.concurrency[i]
+        fits = bool(self.capacity.cap[j] >= 1)
+        beyond = self.parts.extrapolated
+        return Point(
+            strategy=self.strategy,
+            canonical=self.resolved.strategy.with_moe_comm(None).canonical,
+            moe_comm=self.resolved.moe_comm,
+            concurrency=concurrency,
+            context=workload.context[j],
+            fits=fits,
+            queued=fits and running < concurrency,
+            running=running,
+            tpot_ms=tpot * 1e3,
+            tpot_ms_p10=low * 1e3,
+            tpot_ms_p90=high * 1e3,
+            tokens_per_s=running / tpot,
+            tokens_per_s_p10=running / high,
+            tokens_per_s_p90=running / low,
+            breakdown_ms={key: float(value[i, j]) * 1e3 for key, value in self.parts.buckets.items()},
+            evidence=label_of_sum(by_label),
+            evidence_share=share_by_label(by_label),
+            extrapolated=bool(beyond is not None and beyond[i, j]),
+            memory=self.capacity.memory(j, concurrency=concurrency),
+            launch="eager" if self.eager[i, j] else "graph",
+            micro_batches=int(self.plan.load.micro_batches[i, j]),
+        )
+
+    def ops(self, i: int, j: int) -> tuple[OpTime, ...]:
+        """The lines of the step at one point, equal names of all stages merged, longest first."""
+        merged: dict[tuple[str, str], list[float | Evidence | None]] = {}
+        for line in self.parts.lines:
+            call = line.op.call
+            size = float(np.broadcast_to(call.bytes, self.tpot_s.shape)[i, j]) if isinstance(call, CollectiveCall) else None
+            name = "hop" if line.op.bucket == "send_recv" and line.op.name.startswith("hop") and " to " in line.op.name else line.op.name
+            entry = merged.setdefault((name, line.op.bucket), [0.0, size, 0.0, line.evidence])
+            entry[0] = float(entry[0] or 0.0) + line.op.count  # type: ignore[arg-type]
+            entry[2] = float(entry[2] or 0.0) + float(line.time_s[i, j]) * 1e3  # type: ignore[arg-type]
+        found = [OpTime(name, kind, e[0], e[1], e[2], e[3]) for (name, kind), e in merged.items()]  # type: ignore[arg-type]
+        listed = sum(op.ms for op in found)
+        for key in ("launch", "bubble", "send_recv"):
+            booked = float(self.parts.buckets[key][i, j]) * 1e3 - sum(op.ms for op in found if op.kind == key)
+            if booked > 1e-9:
+                name = {"launch": "CPU exposed", "bubble": "waiting for other micro-batches", "send_recv": "hop CPU"}[key]
+                found.append(OpTime(name, key, 1.0, None, booked, "assumed"))
+                listed += booked
+        return tuple(sorted(found, key=lambda op: -op.ms))
+
+
+def evaluate(topology: Topology, model: ModelSpec, runtime: RuntimeSpec, resolved: Resolved, workload: Workload) -> StrategyResult:
+    """Times, memory and error bars of one strategy for every point of ``workload``."""
+    s = resolved.strategy
+    order = rank_order(topology, s.world)
+    gpus = [topology.gpu_spec(node) for node in order]
+    held = capacity(model, resolved, runtime, gpus, workload)
+    asked = np.asarray(workload.concurrency, dtype=np.float64)[:, None] + np.zeros((1, len(workload.context)))
+    running = held.running(asked)
+    contexts = np.asarray(workload.context, dtype=np.float64)[None, :]
+    plan = build_plan(model, resolved, runtime, running=running, context=contexts, popularity=parse_popularity(workload.popularity))
+    # The slowest memory decides where GPUs are mixed: every exchange waits for it.
+    kernels = kernel_model(min(gpus, key=lambda gpu: gpu.memory_bandwidth.value))
+    launch = workload.launch or runtime.launch
+    over_cap = plan.load.batch_dp > min(graph_max_batch(gpu, runtime, s.tp * s.dp) for gpu in gpus)
+    eager = np.full(asked.shape, launch == "eager") | over_cap
+    whole, tpot, hop = _step(plan, topology, kernels, runtime, order, eager)
+    # Several causes that no part shows (clocks, kernels in between): one factor per strategy.
+    samples = whole.causes.samples(common={f"engine:{s.canonical}": runtime.model_error.sigma_log})
+    return StrategyResult(resolved, plan, held, tpot, samples, running, whole, whole.causes, eager, hop)
+
+
+def _step(
+    plan: StepPlan, topology: Topology, kernels: KernelModel, runtime: RuntimeSpec, order: tuple[str, ...], eager: Array
+) -> tuple[Part, Array, Array]:
+    if eager.all() or not eager.any():
+        return _one_launch(plan, topology, kernels, runtime, order, "eager" if eager.all() else "graph")
+    graph = _one_launch(plan, topology, kernels, runtime, order, "graph")
+    slow = _one_launch(plan, topology, kernels, runtime, order, "eager")
+    return _mixed(graph[0], slow[0], eager), np.where(eager, slow[1], graph[1]), np.where(eager, slow[2], graph[2])
+
+
+def _one_launch(
+    plan: StepPlan, topology: Topology, kernels: KernelModel, runtime: RuntimeSpec, order: tuple[str, ...], launch: str
+) -> tuple[Part, Array, Array]:
+    shape = plan.load.running.shape
+    timer = Timer(topology, kernels, runtime, order, launch, shape)
+    stages, hops = time_plan(plan, timer)
+    rules = runtime.pipeline
+    for hop in hops:
+        cpu = np.full(shape, rules.hop_cpu.value)
+        hop.book("send_recv", cpu, rules.hop_cpu.evidence)
+        hop.causes.add("cpu:hop", cpu, rules.hop_cpu.sigma_log)
+    whole = Part.empty(shape)
+    for part in (*stages, *hops):
+        whole.merge(part)
+    step_cpu = np.full(shape, runtime.step_cpu.value)
+    whole.book("launch", step_cpu, runtime.step_cpu.evidence)
+    whole.causes.add("cpu:step", step_cpu, runtime.step_cpu.sigma_log)
+    latency = whole.total
+    hop_total = sum((hop.total for hop in hops), np.zeros(shape))
+    if not hops:
+        return whole, latency, hop_total
+    slowest = np.max([part.total + (hops[i].total if i < len(hops) else 0.0) for i, part in enumerate(stages)], axis=0)
+    tpot = np.maximum(latency, plan.load.micro_batches * slowest)
+    waiting = tpot - latency
+    label = label_of_sum([(float(time.sum()), name) for name, time in whole.by_evidence.items()])
+    # Waiting is other micro-batches' work: it is as uncertain as the work itself.
+    whole.causes = whole.causes.scaled(tpot / latency)
+    whole.book("bubble", waiting, label)
+    return whole, tpot, hop_total
+
+
+def _mixed(graph: Part, slow: Part, eager: Array) -> Part:
+    """Point by point the one or the other."""
+    zeros = np.zeros(eager.shape)
+
+    def pick(a: Array | None, b: Array | None) -> Array:
+        return np.where(eager, zeros if b is None else b, zeros if a is None else a)
+
+    causes = Causes()
+    for name in {**graph.causes.time, **slow.causes.time}:
+        causes.time[name] = pick(graph.causes.time.get(name), slow.causes.time.get(name))
+        causes.weighted[name] = pick(graph.causes.weighted.get(name), slow.causes.weighted.get(name))
+    labels = {**graph.by_evidence, **slow.by_evidence}
+    return Part(
+        total=pick(graph.total, slow.total),
+        buckets={key: pick(graph.buckets[key], slow.buckets[key]) for key in graph.buckets},
+        causes=causes,
+        by_evidence={label: pick(graph.by_evidence.get(label), slow.by_evidence.get(label)) for label in labels},
+        extrapolated=pick(graph.extrapolated, slow.extrapolated).astype(bool),
+        lines=_mixed_lines(graph.lines, slow.lines, eager),
+    )
+
+
+def _mixed_lines(graph: list[Line], slow: list[Line], eager: Array) -> list[Line]:
+    """The same lines of the two launch modes (their order differs where streams overlap), point by point."""
+    other = {id(line.op): line for line in slow}
+    found = []
+    for line in graph:
+        twin = other[id(line.op)]
+        beyond = np.where(eager, twin.extrapolated, line.extrapolated)
+        found.append(Line(line.op, line.stage, np.where(eager, twin.time_s, line.time_s), line.evidence, beyond))
+    return found
