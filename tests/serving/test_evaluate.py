@@ -79,7 +79,8 @@ def test_uneven_stages_slow_the_pipeline() -> None:
 def test_concurrency_above_kv_queues_and_stops_growing() -> None:
     found = ps.compare("rtx-4090-8x-rome-2socket", model="llama-3.1-70b", strategies="tp8", concurrency=[1, 4096], context=8192)
     last = found.point("tp8", concurrency=4096)
-    assert last.queued and last.fits
+    assert last.queued
+    assert last.fits
     assert last.running == last.memory.max_concurrency < 4096
     assert last.tokens_per_s == pytest.approx(1000 * last.running / last.tpot_ms)
     assert "queue" in (last.memory.reason or "")
@@ -141,7 +142,8 @@ def test_every_point_is_sound(strategy: str, concurrency: int, context: int, run
     except InputError:
         return
     point = found.point
-    assert np.isfinite(point.tpot_ms) and point.tpot_ms > 0
+    assert np.isfinite(point.tpot_ms)
+    assert point.tpot_ms > 0
     assert 0 < point.tpot_ms_p10 <= point.tpot_ms <= point.tpot_ms_p90
     assert sum(point.breakdown_ms.values()) == pytest.approx(point.tpot_ms, rel=1e-9)
     assert 0 < point.running <= concurrency

@@ -65,7 +65,7 @@ def test_attention_data_parallel_gathers_and_scatters_the_padded_batch() -> None
     """dp8: no attention AllReduce; per layer one AllGather and one ReduceScatter of 8 ranks' padded tokens."""
     found = table(plan("dp8ep8", running=10))  # 2 tokens on the fullest rank
     assert "all_reduce" not in found
-    assert (61.0, 8 * 2 * 14336.0) in [line for line in found["reduce_scatter"]]
+    assert (61.0, 8 * 2 * 14336.0) in found["reduce_scatter"]
     layers = [count for count, size in found["all_gather"] if size == 8 * 2 * 14336.0]
     assert sum(layers) == 62  # one a layer and the one before lm_head
 
@@ -189,9 +189,8 @@ def test_every_plan_is_sound(model: str, text: str, runtime: str) -> None:
     spec, engine, strategy = catalog.load_model_spec(model), catalog.load_runtime(runtime), parse_strategy(text)
     try:
         resolved = resolve(strategy, spec, engine, gpus=8)
-    except InputError as exc:
-        assert "use " in str(exc) or "nearest" in str(exc)
-        return
+    except InputError:
+        return  # what a refusal says is tested in test_legal
     step = build_plan(spec, resolved, engine, running=np.array([[1.0], [17.0]]), context=np.array([[100.0, 5000.0]]))
     assert sum(stage.layers for stage in step.stages) == spec.num_layers
     assert len(step.boundaries) == strategy.pp - 1
@@ -202,7 +201,8 @@ def test_every_plan_is_sound(model: str, text: str, runtime: str) -> None:
                 assert np.all(np.asarray(op.call.bytes) > 0)
                 ranks = sorted(rank for group in op.call.groups for rank in group)
                 assert len(set(ranks)) == len(ranks)
-                assert 0 <= ranks[0] and ranks[-1] < strategy.world
+                assert ranks[0] >= 0
+                assert ranks[-1] < strategy.world
             if op.hidden_by:
                 assert any(other.name == op.hidden_by for other in stage.ops)
 
