@@ -14,7 +14,7 @@ from pcie_sim.catalog.load import (
     load_runtime,
     load_typed_part,
 )
-from pcie_sim.catalog.names import KINDS, Kind, is_path, names, resolve
+from pcie_sim.catalog.lookup import KINDS, Kind, is_path, names, resolve
 from pcie_sim.catalog.shipped import Shipped, shipped_dir, shipped_topology, topology_names
 
 __all__ = [

@@ -5,7 +5,7 @@ Every catalog file names its own aliases; the index exists so that looking one u
 
 from __future__ import annotations
 
-from pcie_sim.catalog.names import ALIAS_FILE, KINDS, Kind, aliases, file_of, folder, names, normalise
+from pcie_sim.catalog.lookup import ALIAS_FILE, KINDS, Kind, aliases, file_of, folder, names, normalise
 from pcie_sim.errors import InputError
 from pcie_sim.specs.loader import load_yaml
 

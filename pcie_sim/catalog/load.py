@@ -7,7 +7,7 @@ from typing import Any, TypeVar, cast, get_args
 
 from pydantic import BaseModel
 
-from pcie_sim.catalog.names import Kind, file_of, resolve
+from pcie_sim.catalog.lookup import Kind, file_of, resolve
 from pcie_sim.errors import InputError
 from pcie_sim.specs.base import build
 from pcie_sim.specs.gpu import GpuSpec

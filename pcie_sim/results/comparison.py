@@ -158,7 +158,7 @@ class MeasuredPoint:
 
     set_id: str
     strategy: str
-    concurrency: float
+    concurrency: float | None
     context: float | None
     metric: str
     value: float
@@ -168,6 +168,7 @@ class MeasuredPoint:
     residual: float | None
     """measured / predicted - 1."""
     source: str = ""
+    note: str = ""
 
 
 @dataclass(frozen=True)

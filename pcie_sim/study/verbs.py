@@ -1,0 +1,285 @@
+"""compare, predict, collective, flows: one verb each, everything but the first arguments keyword-only."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
+from typing import Any, Literal
+
+from pcie_sim import catalog
+from pcie_sim.errors import InputError
+from pcie_sim.network import load_flows, run_flows, time_collective
+from pcie_sim.results.comparison import Comparison, Crossover, Point, Prediction, Winner
+from pcie_sim.results.timing import FlowsResult, Timing
+from pcie_sim.serving import StrategyResult, evaluate
+from pcie_sim.specs.model import ModelSpec
+from pcie_sim.specs.runtime import RuntimeSpec
+from pcie_sim.specs.strategy import default_strategies, parse_strategy
+from pcie_sim.specs.workload import DEFAULT_CONCURRENCY, DEFAULT_CONTEXT, Workload
+from pcie_sim.strategies import resolve
+from pcie_sim.study.loading import Where, load_model, load_topology
+from pcie_sim.study.measured import compare_with, serving_sets
+from pcie_sim.study.notes import advice, comparison_notes
+from pcie_sim.topology import Topology
+from pcie_sim.units import parse_bytes
+
+Launch = Literal["graph", "eager"]
+MAX_STRATEGIES = 64
+
+
+def compare(
+    topology: Topology | Where,
+    *,
+    model: ModelSpec | Where,
+    strategies: str | Sequence[str] | None = None,
+    concurrency: object = DEFAULT_CONCURRENCY,
+    context: object = DEFAULT_CONTEXT,
+    runtime: RuntimeSpec | str = "sglang",
+    nccl: str | None = None,
+    env: Mapping[str, str] | None = None,
+    p2p: Literal["auto", "on", "off"] | None = None,
+    launch: Launch | None = None,
+    pp_layers: object = None,
+    popularity: str = "uniform",
+    mem_fraction: float | None = None,
+    max_running: int | None = None,
+) -> Comparison:
+    """Strategies against each other on one box, over concurrencies and contexts.
+
+    Args:
+        topology: a box, a shipped name, or a path.
+        model: a model, a catalog name, or a path.
+        strategies: text as in ``tp8,pp8,ep8:a2a`` or a list; None for the usual ones of this box and model.
+        concurrency: requests of the whole box in decode (a number, a list, or text like ``1,8,64``).
+        context: tokens in each request's KV cache (likewise).
+        runtime: serving engine by name.
+        nccl: collective-library version, for example ``"2.28"``; None for the box's own.
+        env: settings of the collective library, over the box's own.
+        p2p: peer access as the driver and platform grant it; None for the box's own.
+        launch: ``graph`` or ``eager``; None for the runtime's.
+        pp_layers: layers per pipeline stage; None for the runtime's split.
+        popularity: how tokens choose experts: ``uniform`` or ``zipf:S``.
+        mem_fraction: static memory fraction; None for the runtime's rule.
+        max_running: cap on running requests; None for the runtime's.
+
+    Raises:
+        InputError: an unknown name, a bad number, or a strategy that the engine would refuse.
+        NoDataError: the box has parts that are not modelled yet.
+    """
+    box, spec, engine = _question(topology, model, runtime, nccl, env, p2p)
+    workload = Workload.parse(
+        concurrency,
+        context,
+        pp_layers=pp_layers,
+        launch=launch,
+        popularity=popularity,
+        mem_fraction=mem_fraction,
+        max_running=max_running,
+    )
+    asked = _strategy_list(strategies, box, spec)
+    results = [_evaluate(box, spec, engine, text, workload) for text in asked]
+    points = tuple(
+        result.point(i, j, workload) for result in results for j in range(len(workload.context)) for i in range(len(workload.concurrency))
+    )
+    winners = _winners(results, points, workload)
+    measured = tuple(
+        row
+        for at in workload.context
+        for row in compare_with(serving_sets(box.name, spec.name, engine.name), points, context=at)
+        if at == workload.context[0] or row.context is not None
+    )
+    return Comparison(
+        topology=box.name,
+        model=spec.name,
+        runtime=engine.name,
+        ccl=_ccl(box),
+        env=dict(box.settings.env),
+        launch=workload.launch or engine.launch,
+        points=points,
+        winners=winners,
+        crossovers=_crossovers(winners, workload),
+        notes=comparison_notes(box, spec, engine, results, points, measured, workload),
+        measured=measured,
+        advice=advice(box, spec, engine, results, points, workload),
+        gpus=len(box.gpus),
+        titles={"topology": box.title, "model": spec.title, "runtime": engine.title},
+    )
+
+
+def predict(
+    topology: Topology | Where,
+    *,
+    model: ModelSpec | Where,
+    strategy: str,
+    concurrency: int = 1,
+    context: int = DEFAULT_CONTEXT,
+    runtime: RuntimeSpec | str = "sglang",
+    nccl: str | None = None,
+    env: Mapping[str, str] | None = None,
+    p2p: Literal["auto", "on", "off"] | None = None,
+    launch: Launch | None = None,
+    pp_layers: object = None,
+    popularity: str = "uniform",
+    mem_fraction: float | None = None,
+    max_running: int | None = None,
+) -> Prediction:
+    """One strategy at one concurrency and context, with every line of its step. Arguments as in :func:`compare`.
+
+    Raises:
+        InputError: as in :func:`compare`, or more than one concurrency, context or strategy.
+    """
+    box, spec, engine = _question(topology, model, runtime, nccl, env, p2p)
+    workload = Workload.parse(
+        concurrency,
+        context,
+        pp_layers=pp_layers,
+        launch=launch,
+        popularity=popularity,
+        mem_fraction=mem_fraction,
+        max_running=max_running,
+    )
+    if len(workload.concurrency) != 1 or len(workload.context) != 1:
+        raise InputError("predict takes one concurrency and one context; compare takes lists")
+    result = _evaluate(box, spec, engine, strategy, workload)
+    point = result.point(0, 0, workload)
+    measured = compare_with(serving_sets(box.name, spec.name, engine.name), [point], context=workload.context[0])
+    mine = tuple(row for row in measured if row.predicted is not None)
+    return Prediction(
+        topology=box.name,
+        model=spec.name,
+        runtime=engine.name,
+        ccl=_ccl(box),
+        env=dict(box.settings.env),
+        launch=workload.launch or engine.launch,
+        point=point,
+        ops=result.ops(0, 0),
+        notes=comparison_notes(box, spec, engine, [result], (point,), mine, workload),
+        measured=mine,
+    )
+
+
+def collective(
+    topology: Topology | Where,
+    op: str,
+    size: str | int,
+    *,
+    ranks: int | None = None,
+    algorithm: str = "auto",
+    protocol: str = "auto",
+    launch: Launch = "eager",
+    engine: Literal["analytic", "event"] = "analytic",
+    nccl: str | None = None,
+    env: Mapping[str, str] | None = None,
+    p2p: Literal["auto", "on", "off"] | None = None,
+) -> Timing:
+    """The time of one collective call. ``size`` is the message as nccl-tests counts it for ``op``.
+
+    Raises:
+        InputError: unknown op, algorithm, protocol or engine, a bad size, fewer than two ranks or more than GPUs.
+    """
+    box = _box(topology, nccl, env, p2p)
+    if launch not in ("graph", "eager"):
+        raise InputError(f"launch {launch!r} is not known; use graph or eager")
+    return time_collective(box, op, parse_bytes(size), ranks=ranks, algorithm=algorithm, protocol=protocol, launch=launch, engine=engine)
+
+
+def flows(source: Where | Mapping[str, Any]) -> FlowsResult:
+    """Finish times of explicit flows on explicit links, max-min fair: the bare event engine.
+
+    ``source``: a file (``pcie-sim`` flows format) or the same as plain data.
+
+    Raises:
+        InputError: a missing or broken file, an unknown link or route, a bad number.
+    """
+    if isinstance(source, Mapping):
+        return run_flows(dict(source), source="<data>")
+    return load_flows(os.fspath(source))
+
+
+def _question(
+    topology: Topology | Where,
+    model: ModelSpec | Where,
+    runtime: RuntimeSpec | str,
+    nccl: str | None,
+    env: Mapping[str, str] | None,
+    p2p: Literal["auto", "on", "off"] | None,
+) -> tuple[Topology, ModelSpec, RuntimeSpec]:
+    spec = model if isinstance(model, ModelSpec) else load_model(model)
+    engine = runtime if isinstance(runtime, RuntimeSpec) else catalog.load_runtime(runtime)
+    return _box(topology, nccl, env, p2p), spec, engine
+
+
+def _box(topology: Topology | Where, nccl: str | None, env: Mapping[str, str] | None, p2p: Literal["auto", "on", "off"] | None) -> Topology:
+    box = topology if isinstance(topology, Topology) else load_topology(topology)
+    if nccl is None and not env and p2p is None:
+        return box
+    return box.with_settings(ccl=nccl, env=dict(env) if env else None, p2p=p2p)
+
+
+def _strategy_list(strategies: str | Sequence[str] | None, box: Topology, model: ModelSpec) -> tuple[str, ...]:
+    if strategies is None:
+        return _legal_defaults(box, model)
+    names = strategies.split(",") if isinstance(strategies, str) else list(strategies)
+    found = tuple(dict.fromkeys(str(name).strip() for name in names))
+    if not found or len(found) > MAX_STRATEGIES or "" in found:
+        raise InputError(f"strategies: give 1 to {MAX_STRATEGIES} like tp8,pp8,ep8:a2a")
+    return found
+
+
+def _legal_defaults(box: Topology, model: ModelSpec) -> tuple[str, ...]:
+    """The usual strategies; those that the engine would refuse for this model are left out, not an error: nobody asked them."""
+    engine = catalog.load_runtime("generic")
+    found = []
+    for text in default_strategies(len(box.gpus), moe=model.is_moe):
+        try:
+            resolve(parse_strategy(text), model, engine, gpus=len(box.gpus))
+        except InputError:
+            continue
+        found.append(text)
+    return tuple(found) or ("tp1",)
+
+
+def _evaluate(box: Topology, model: ModelSpec, engine: RuntimeSpec, text: str, workload: Workload) -> StrategyResult:
+    resolved = resolve(parse_strategy(text), model, engine, gpus=len(box.gpus), pp_layers=workload.pp_layers)
+    return evaluate(box, model, engine, resolved, workload)
+
+
+def _winners(results: Sequence[StrategyResult], points: Sequence[Point], workload: Workload) -> tuple[Winner, ...]:
+    """Best tokens/s among what fits; its probability is the share of plausible worlds in which it stays the best."""
+    import numpy as np
+
+    by_key = {(p.strategy, p.concurrency, p.context): p for p in points}
+    found = []
+    for j, context in enumerate(workload.context):
+        for i, concurrency in enumerate(workload.concurrency):
+            fitting = [r for r in results if by_key[r.strategy, concurrency, context].fits]
+            if not fitting:
+                continue
+            ranked = sorted(fitting, key=lambda r: -by_key[r.strategy, concurrency, context].tokens_per_s)
+            best = by_key[ranked[0].strategy, concurrency, context]
+            margin = None
+            probability = 1.0
+            if len(ranked) > 1:
+                second = by_key[ranked[1].strategy, concurrency, context]
+                margin = best.tokens_per_s / second.tokens_per_s - 1
+                worlds = np.stack([r.running[i, j] / r.samples[:, i, j] for r in ranked])
+                ahead = worlds[0] >= worlds[1:].max(axis=0) * (1 - 1e-12)
+                probability = float(np.mean(ahead))
+            found.append(Winner(concurrency, context, best.strategy, margin, probability))
+    return tuple(found)
+
+
+def _crossovers(winners: Iterable[Winner], workload: Workload) -> tuple[Crossover, ...]:
+    found = []
+    for context in workload.context:
+        ordered = sorted((w for w in winners if w.context == context), key=lambda w: w.concurrency)
+        for before, after in pairwise(ordered):
+            if before.strategy != after.strategy:
+                found.append(Crossover(context, before.strategy, after.strategy, after.concurrency))
+    return tuple(found)
+
+
+def _ccl(box: Topology) -> str:
+    ccl = box.settings.ccl
+    return "none" if ccl.name == "none" else f"{ccl.name} {ccl.version}"
