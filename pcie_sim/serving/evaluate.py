@@ -75,7 +75,7 @@ class StrategyResult:
             tokens_per_s_p90=running / low,
             breakdown_ms={key: float(value[i, j]) * 1e3 for key, value in self.parts.buckets.items()},
             evidence=label_of_sum(by_label),
-            evidence_share={**share_by_label(by_label)},
+            evidence_share={str(label): share for label, share in share_by_label(by_label).items()},
             extrapolated=bool(self.parts.extrapolated[i, j]),
             memory=self.capacity.memory(j, concurrency=concurrency),
             launch="eager" if self.eager[i, j] else "graph",
