@@ -39,7 +39,7 @@ UNITS = {"fixed_s": "s", "per_item_s": "s", "serial_s": "s", "serial_cap": "toke
 
 RESIDENT_RATE = 1.05
 """A row that moves its working set faster than this share of the memory's peak read it from the cache."""
-COLD_FROM = 1.15
+COLD_FROM = 1.25
 RESIDENT_UP_TO = 0.7
 """Working sets between these factors of the largest resident one may be partly resident and are left out."""
 RESIDENT_WEIGHT = 0.5

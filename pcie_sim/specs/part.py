@@ -112,6 +112,8 @@ class LibraryTuning(Spec):
     """Bandwidths per channel that the ring search tries, by least compute capability ("0", "9.0" ...), fastest first."""
     fallback_rate: float
     """Bandwidth believed when no rate of the search fits."""
+    usual_channels: int
+    """Channels of an ordinary box, with which the part's wire shares were measured; fewer bind by ``channel_rate``."""
     p2p_ll_threshold: float
     """Largest send to one peer that goes by LL, bytes."""
 

@@ -152,10 +152,25 @@ def _residuals(box: Topology, results: Sequence[StrategyResult], measured: Seque
                 worst = landmarks[-1][1]
                 text += f"; healthy boxes measure {good[0].value:.0f} to {good[-1].value:.0f} us, "
                 text += f"the slowest published host {worst.value:.0f} us"
-        if abs(took / tpot - 1) > WORTH_NAMING:
-            text += ". This gap is left unexplained, not fitted away"
+        others = _others(rows[1:], row)
+        if others:
+            text += f". At other concurrencies (measured against predicted): {others}"
+        if any(abs(1 / (1 + (r.residual or 0.0)) - 1) > WORTH_NAMING for r in rows if r.residual is not None):
+            text += ". What is off by more than a quarter is left unexplained, not fitted away"
         notes.append(Note("residual", text))
     return notes
+
+
+def _others(rows: Sequence[MeasuredPoint], first: MeasuredPoint) -> str:
+    """The other concurrencies of the same strategy, ms per token measured against predicted."""
+    shown: dict[float, str] = {}
+    for row in rows:
+        if row.concurrency in (None, first.concurrency) or row.predicted is None or row.residual is None:
+            continue
+        took = measured_tpot_ms(row)
+        predicted = took * (1 + row.residual) if row.metric.endswith("tokens_per_s") else took / (1 + row.residual)
+        shown.setdefault(row.concurrency or 0.0, f"C={row.concurrency:g} {took:.1f} against {predicted:.1f} ms")
+    return ", ".join(shown.values())
 
 
 def _by_strategy(measured: Iterable[MeasuredPoint]) -> dict[str, list[MeasuredPoint]]:
