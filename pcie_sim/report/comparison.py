@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from pcie_sim.report.console import bold, bullets, pairs, table, wrapped
-from pcie_sim.report.numbers import BUCKETS, MOE_WORDS, percent, settings_text
+from pcie_sim.report.numbers import BUCKETS, percent, settings_text
 from pcie_sim.results.comparison import Comparison, MeasuredPoint, Note, Point
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ def comparison_blocks(comparison: Comparison, *, width: int) -> list[Block]:
     blocks += _crossovers(comparison)
     blocks += _collectives(comparison, width)
     blocks += measured_blocks(comparison.measured, width=width)
-    blocks += note_blocks([note for note in comparison.notes if note.code not in _BESIDE_THE_GRID], width=width)
+    blocks += note_blocks([note for note in comparison.notes if note.code not in (*_BESIDE_THE_GRID, *_EXCHANGE)], width=width)
     if comparison.advice:
         blocks += ["", bold("The measurement that would narrow this answer most:"), " ".join(comparison.advice.split())]
     return blocks
@@ -144,18 +144,19 @@ def _crossovers(comparison: Comparison) -> list[Block]:
 
 
 def _collectives(comparison: Comparison, width: int) -> list[Block]:
-    """Which collectives each strategy was taken to send, from its breakdown and its MoE exchange."""
+    """Which collectives each strategy was taken to send (from its breakdown), and how its MoE layers exchange."""
     texts = []
     for name in comparison.strategies:
         point = next(p for p in comparison.points if p.strategy == name)
         used = [word for key, word in BUCKETS.items() if key in _SENT and point.breakdown_ms.get(key, 0.0) > 0]
-        exchange = MOE_WORDS.get(point.moe_comm or "")
-        moe = f"; MoE layers by {exchange}" if exchange else ""
         shape = f" (= {point.canonical})" if point.canonical != name else ""
-        texts.append(f"{name}{shape}: {', '.join(used) or 'none'}{moe}")
+        texts.append(f"{name}{shape}: {', '.join(used) or 'none'}")
+    texts += [note.text for note in comparison.notes if note.code in _EXCHANGE]
     return ["", bold("Collectives assumed"), *bullets(texts, width=width)]
 
 
+_EXCHANGE = ("moe_comm", "ep_is_not_all_to_all")
+"""Codes of notes about the MoE exchange; they stand with the collectives."""
 _SENT = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send_recv")
 
 

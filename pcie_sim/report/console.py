@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import shutil
 import textwrap
@@ -46,8 +47,9 @@ def show(blocks: Iterable[Block], stream: TextIO) -> None:
     from rich.console import Console
 
     colour = wants_colour(stream)
+    buffer = io.StringIO()
     console = Console(
-        file=stream,
+        file=buffer,
         width=width_of(stream),
         force_terminal=colour,
         color_system="auto" if colour else None,
@@ -59,6 +61,8 @@ def show(blocks: Iterable[Block], stream: TextIO) -> None:
     for block in blocks:
         # Only text is soft-wrapped: a table keeps to the width.
         console.print(block, soft_wrap=_is_text(block))
+    lines = (line.rstrip() for line in buffer.getvalue().splitlines())
+    stream.write("\n".join(lines) + "\n")
 
 
 def _is_text(block: Block) -> bool:
@@ -74,14 +78,14 @@ def bold(text: str, *, colour: str = "") -> Text:
     return Text(text, style=f"bold {colour}".strip())
 
 
-def table(columns: Sequence[tuple[str, Justify]], rows: Iterable[Sequence[Cell]], *, title: str = "", fold: Iterable[int] = ()) -> Table:
+def table(columns: Sequence[tuple[str, Justify]], rows: Iterable[Sequence[Cell]], *, fold: Iterable[int] = ()) -> Table:
     """A table with one rule under its head. Columns in ``fold`` break over lines; the others never do."""
     from rich.box import Box
     from rich.table import Table
     from rich.text import Text
 
     rule = Box("    \n    \n -- \n    \n    \n    \n    \n    \n", ascii=True)
-    made = Table(box=rule, title=Text(title, style="bold") if title else None, title_justify="left", header_style="bold", pad_edge=False)
+    made = Table(box=rule, header_style="bold", show_edge=False)
     folding = set(fold)
     for index, (head, justify) in enumerate(columns):
         made.add_column(Text(head), justify=justify, no_wrap=index not in folding, overflow="fold")

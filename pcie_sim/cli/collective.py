@@ -1,0 +1,52 @@
+"""``pcie-sim collective``: one collective call, as nccl-tests would measure it."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from pcie_sim.cli.options import EnvOption, JsonOption, NcclOption, P2pOption, TopologyOption, parse_env
+from pcie_sim.cli.output import emit
+
+_OPS = "all_reduce, all_gather, reduce_scatter, all_to_all, broadcast, reduce or send_recv"
+
+
+def collective(
+    op: Annotated[str, typer.Argument(metavar="OP", help=f"{_OPS[0].upper()}{_OPS[1:]}.")],
+    topology: TopologyOption,
+    size: Annotated[str, typer.Option("--size", metavar="S", help="Message as nccl-tests counts it: 14KiB, 1MB, 16K (binary), 14336.")],
+    ranks: Annotated[int | None, typer.Option("--ranks", metavar="N", help="How many GPUs, in bus order; default: all.")] = None,
+    algorithm: Annotated[str, typer.Option("--algorithm", metavar="A", help="Like ring; auto: what the library would choose.")] = "auto",
+    protocol: Annotated[
+        str, typer.Option("--protocol", metavar="P", help="LL, LL128 or Simple; auto: what the library would choose.")
+    ] = "auto",
+    launch: Annotated[
+        str, typer.Option("--launch", metavar="graph|eager", help="CUDA graphs, or single launches as nccl-tests does.")
+    ] = "eager",
+    engine: Annotated[
+        str, typer.Option("--engine", metavar="analytic|event", help="Closed form, or every transfer simulated.")
+    ] = "analytic",
+    env: EnvOption = None,
+    nccl: NcclOption = None,
+    p2p: P2pOption = None,
+    json: JsonOption = False,
+) -> None:
+    """The time of one collective call on a box, its bus bandwidth, and the link that limits it."""
+    from pcie_sim import study
+    from pcie_sim.report.timing import timing_blocks
+
+    found = study.collective(
+        topology,
+        op,
+        size,
+        ranks=ranks,
+        algorithm=algorithm,
+        protocol=protocol,
+        launch=launch,  # type: ignore[arg-type]
+        engine=engine,  # type: ignore[arg-type]
+        nccl=nccl,
+        env=parse_env(env),
+        p2p=p2p,  # type: ignore[arg-type]
+    )
+    emit(found.to_dict, lambda width: timing_blocks(found, width=width), as_json=json)

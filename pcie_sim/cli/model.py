@@ -1,0 +1,34 @@
+"""``pcie-sim model``: the models."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from pcie_sim.cli.options import JsonOption
+from pcie_sim.cli.output import emit
+
+app = typer.Typer(help="Models: list the shipped ones, show one.")
+
+
+@app.command("list")
+def list_(json: JsonOption = False) -> None:
+    """The shipped models."""
+    from pcie_sim import catalog
+    from pcie_sim.report.catalog import model_list_blocks, model_list_document
+
+    models = [catalog.load_model_spec(name) for name in catalog.names("models")]
+    emit(lambda: model_list_document(models), lambda _width: model_list_blocks(models), as_json=json)
+
+
+@app.command()
+def show(
+    model: Annotated[str, typer.Argument(metavar="M", help="A catalog name or a path to a model file.")], json: JsonOption = False
+) -> None:
+    """One model: dimensions, weights counted and published, bytes per weight, KV cache, sources."""
+    from pcie_sim import study
+    from pcie_sim.report.catalog import model_blocks, model_document
+
+    found = study.load_model(model)
+    emit(lambda: model_document(found), lambda width: model_blocks(found, width=width), as_json=json)

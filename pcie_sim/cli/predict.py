@@ -1,0 +1,72 @@
+"""``pcie-sim predict``: one point with its full breakdown."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from pcie_sim.cli.options import (
+    EnvOption,
+    JsonOption,
+    LaunchOption,
+    MaxRunningOption,
+    MemFractionOption,
+    ModelOption,
+    NcclOption,
+    OutputOption,
+    P2pOption,
+    PopularityOption,
+    PpLayersOption,
+    RuntimeOption,
+    TopologyOption,
+    parse_env,
+)
+from pcie_sim.cli.output import check_output, emit
+
+
+def predict(
+    topology: TopologyOption,
+    model: ModelOption,
+    strategy: Annotated[str, typer.Option("--strategy", metavar="S", help="Like tp8, tp4pp2, 2xtp4 or ep8:a2a.")],
+    concurrency: Annotated[str, typer.Option("--concurrency", metavar="C", help="Requests of the whole box in decode at once.")],
+    runtime: RuntimeOption = "sglang",
+    context: Annotated[str, typer.Option("--context", metavar="N", help="Tokens in each request's KV cache.")] = "1024",
+    env: EnvOption = None,
+    nccl: NcclOption = None,
+    p2p: P2pOption = None,
+    launch: LaunchOption = None,
+    pp_layers: PpLayersOption = None,
+    popularity: PopularityOption = "uniform",
+    mem_fraction: MemFractionOption = None,
+    max_running: MaxRunningOption = None,
+    json: JsonOption = False,
+    output: OutputOption = None,
+) -> None:
+    """One strategy at one concurrency: time per token, where it goes op by op, and the memory.
+
+    Exit code 1 when the point does not fit; the answer is printed all the same.
+    """
+    from pcie_sim import study
+    from pcie_sim.report.prediction import prediction_blocks
+
+    check_output(output)
+    found = study.predict(
+        topology,
+        model=model,
+        strategy=strategy,
+        concurrency=concurrency,  # type: ignore[arg-type]
+        context=context,  # type: ignore[arg-type]
+        runtime=runtime,
+        nccl=nccl,
+        env=parse_env(env),
+        p2p=p2p,  # type: ignore[arg-type]
+        launch=launch,  # type: ignore[arg-type]
+        pp_layers=pp_layers,
+        popularity=popularity,
+        mem_fraction=mem_fraction,
+        max_running=max_running,
+    )
+    emit(found.to_dict, lambda width: prediction_blocks(found, width=width), as_json=json, output=output)
+    if not found.point.fits:
+        raise typer.Exit(1)

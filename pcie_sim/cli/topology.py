@@ -1,0 +1,41 @@
+"""``pcie-sim topology``: the boxes."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from pcie_sim.cli.options import EnvOption, JsonOption, NcclOption, P2pOption, parse_env
+from pcie_sim.cli.output import emit
+
+app = typer.Typer(help="Boxes: list the shipped ones, show one.")
+
+
+@app.command("list")
+def list_(json: JsonOption = False) -> None:
+    """The shipped boxes."""
+    from pcie_sim import catalog, study
+    from pcie_sim.report.box import box_list_blocks, box_list_document
+
+    boxes = [study.load_topology(name) for name in catalog.topology_names()]
+    emit(lambda: box_list_document(boxes), lambda _width: box_list_blocks(boxes), as_json=json)
+
+
+@app.command()
+def show(
+    topology: Annotated[str, typer.Argument(metavar="T", help="A shipped name or a path to a topology file.")],
+    env: EnvOption = None,
+    nccl: NcclOption = None,
+    p2p: P2pOption = None,
+    json: JsonOption = False,
+) -> None:
+    """One box: its tree, path types and transports between GPUs, capacities with their evidence, assumptions."""
+    from pcie_sim import study
+    from pcie_sim.report.box import box_blocks, box_document
+
+    box = study.load_topology(topology)
+    settings = parse_env(env)
+    if settings or nccl is not None or p2p is not None:
+        box = box.with_settings(env=settings, ccl=nccl, p2p=p2p)  # type: ignore[arg-type]
+    emit(lambda: box_document(box), lambda width: box_blocks(box, width=width), as_json=json)

@@ -1,0 +1,167 @@
+"""Boxes for people and programs: the tree, path types and transports between GPUs, capacities with their evidence."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from pcie_sim.report.console import bold, bullets, pairs, table
+from pcie_sim.report.numbers import quantity_text, settings_text
+from pcie_sim.results.base import plain
+from pcie_sim.topology import Topology
+
+if TYPE_CHECKING:
+    from rich.tree import Tree
+
+    from pcie_sim.report.console import Block, Justify
+
+_MATRIX_GPUS = 24
+"""Above this many GPUs the matrix is wider than any screen; the summary by path type says the same."""
+_PATHS = "PIX one switch, PXB several switches, PHB a root complex (nvidia-smi's NODE too), SYS between sockets, NVL an NVLink bridge"
+
+
+def box_blocks(box: Topology, *, width: int) -> list[Block]:
+    """Everything of one box."""
+    settings = box.settings
+    ccl = "none" if settings.ccl.name == "none" else f"{settings.ccl.name} {settings.ccl.version}"
+    facts = [
+        ("GPUs", gpus_text(box)),
+        ("settings", f"p2p {settings.p2p}, acs {settings.acs}, iommu {settings.iommu}, {ccl}, environment {settings_text(settings.env)}"),
+    ]
+    blocks: list[Block] = [bold(f"{box.name}: {box.title}"), pairs(facts, width=width), "", _tree(box)]
+    if 1 < len(box.gpus) <= _MATRIX_GPUS:
+        blocks += ["", bold("Path types between GPUs, in bus order"), _matrix(box), f"  {_PATHS}"]
+    if len(box.gpus) > 1:
+        blocks += ["", bold("Transports by path type (with these settings)"), _transports(box)]
+    blocks += ["", bold("Directed capacities (payload)"), _capacities(box)]
+    blocks += _list("Assumptions", box.assumptions, width) + _list("Notes", box.notes, width) + _list("Sources", box.spec.sources, width)
+    return blocks
+
+
+def gpus_text(box: Topology) -> str:
+    """``8x rtx-pro-6000-blackwell-server``."""
+    return ", ".join(f"{count}x {name}" for name, count in box.gpu_counts().items())
+
+
+def _list(title: str, texts: Iterable[str], width: int) -> list[Block]:
+    found = bullets(texts, width=width)
+    return ["", bold(title), *found] if found else []
+
+
+def _tree(box: Topology) -> Tree:
+    from rich.text import Text
+    from rich.tree import Tree
+
+    spec = box.spec
+    root = Tree(Text("host"), guide_style="")
+    made: dict[str, Tree] = {name: root for name, node in spec.nodes.items() if node.kind == "host"}
+    waiting = [name for name, node in spec.nodes.items() if node.kind != "host"]
+    while waiting:
+        ready = [name for name in waiting if spec.nodes[name].parent is None or spec.nodes[name].parent in made]
+        if not ready:
+            break
+        for name in ready:
+            parent = spec.nodes[name].parent
+            made[name] = (root if parent is None else made[parent]).add(Text(_label(box, name)))
+        waiting = [name for name in waiting if name not in made]
+    for peer in spec.peers:
+        root.add(Text(f"{peer.between[0]} ~ {peer.between[1]}  {peer.part}"))
+    return root
+
+
+def _label(box: Topology, name: str) -> str:
+    node = box.spec.nodes[name]
+    words = [name, node.part or node.kind.replace("_", " ")]
+    up = box.links.get(f"{name}.up")
+    if up is not None:
+        link = f"gen{node.link.gen} x{node.link.width}" if node.link is not None else "link"
+        words.append(f"[{link}{f' x {node.links}' if node.links > 1 else ''}, {up.rate.value / 1e9:.1f} GB/s each way]")
+    if node.bus:
+        words.append(f"bus {node.bus}")
+    return "  ".join(words)
+
+
+def _matrix(box: Topology) -> Block:
+    columns: list[tuple[str, Justify]] = [("", "left"), *((name, "center") for name in box.gpus)]
+    return table(columns, [[a, *("X" if a == b else box.path_type(a, b) for b in box.gpus)] for a in box.gpus])
+
+
+def _grouped(box: Topology) -> list[dict[str, Any]]:
+    """Ordered GPU pairs by path type, transport and reason, with how many there are."""
+    found: dict[tuple[str, str, str, str], int] = {}
+    for a in box.gpus:
+        for b in box.gpus:
+            if a != b:
+                how = box.transport(a, b)
+                key = (box.path_type(a, b), how.kind, how.reason, how.evidence)
+                found[key] = found.get(key, 0) + 1
+    return [
+        {"path_type": path, "transport": kind, "pairs": count, "reason": reason, "evidence": evidence}
+        for (path, kind, reason, evidence), count in found.items()
+    ]
+
+
+def _transports(box: Topology) -> Block:
+    columns: list[tuple[str, Justify]] = [("path", "left"), ("transport", "left"), ("pairs", "right"), ("why", "left"), ("evidence", "left")]
+    rows = [[g["path_type"], g["transport"], str(g["pairs"]), g["reason"], g["evidence"]] for g in _grouped(box)]
+    return table(columns, rows, fold=(3,))
+
+
+def _capacities(box: Topology) -> Block:
+    """Capacities with the same rate, latency and evidence in one line: eight equal GPUs read as one."""
+    groups: dict[tuple[str, str, str, str], list[str]] = {}
+    for name, capacity in box.links.items():
+        latency = "" if capacity.latency is None else quantity_text(capacity.latency)
+        key = (quantity_text(capacity.rate), latency, capacity.rate.evidence, capacity.rate.source)
+        groups.setdefault(key, []).append(name)
+    columns: list[tuple[str, Justify]] = [("links", "left"), ("rate", "left"), ("latency", "left"), ("evidence", "left"), ("source", "left")]
+    rows = [[" ".join(names), rate, latency, evidence, source] for (rate, latency, evidence, source), names in groups.items()]
+    return table(columns, rows, fold=(0, 4))
+
+
+def box_document(box: Topology) -> dict[str, Any]:
+    """Schema ``pcie-sim/topology-show/1``: GPUs in bus order, nodes, directed links, path types and transports as matrices."""
+    order = box.gpus
+    transports = [[None if a == b else box.transport(a, b).kind for b in order] for a in order]
+    links = [
+        {
+            "name": name,
+            "rate_GBps": capacity.rate.value / 1e9,
+            "rate_GBps_low": None if capacity.rate.low is None else capacity.rate.low / 1e9,
+            "rate_GBps_high": None if capacity.rate.high is None else capacity.rate.high / 1e9,
+            "latency_us": None if capacity.latency is None else capacity.latency.value * 1e6,
+            "evidence": capacity.rate.evidence,
+            "source": capacity.rate.source,
+        }
+        for name, capacity in box.links.items()
+    ]
+    found: dict[str, Any] = plain(
+        {
+            "schema": "pcie-sim/topology-show/1",
+            "name": box.name,
+            "title": box.title,
+            "gpus": [{"node": node, "gpu": box.gpu_spec(node).name, "socket": box.socket_of(node)} for node in order],
+            "nodes": {name: node.model_dump(mode="json") for name, node in box.spec.nodes.items()},
+            "peers": [peer.model_dump(mode="json") for peer in box.spec.peers],
+            "settings": box.settings.model_dump(mode="json"),
+            "links": links,
+            "path_types": [[None if a == b else box.path_type(a, b) for b in order] for a in order],
+            "transports": transports,
+            "transport_reasons": _grouped(box),
+            "assumptions": list(box.assumptions),
+            "notes": list(box.notes),
+            "sources": list(box.spec.sources),
+        }
+    )
+    return found
+
+
+def box_list_document(boxes: Iterable[Topology]) -> dict[str, Any]:
+    """Schema ``pcie-sim/topology-list/1``."""
+    return {"schema": "pcie-sim/topology-list/1", "topologies": [{"name": b.name, "title": b.title, "gpus": b.gpu_counts()} for b in boxes]}
+
+
+def box_list_blocks(boxes: Iterable[Topology]) -> list[Block]:
+    """A line per box."""
+    columns: list[tuple[str, Justify]] = [("name", "left"), ("GPUs", "left"), ("title", "left")]
+    return [table(columns, [[b.name, gpus_text(b), b.title] for b in boxes], fold=(2,))]
