@@ -88,7 +88,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return INTERRUPTED
     except OSError as exc:
-        return _fail(f"cannot write the answer ({exc.strerror or exc})" if exc.filename is None else f"{exc.filename}: {exc.strerror}", 2, debug)
+        return _fail(
+            f"cannot write the answer ({exc.strerror or exc})" if exc.filename is None else f"{exc.filename}: {exc.strerror}", 2, debug
+        )
     except PcieSimError as exc:
         return _fail(str(exc), exc.exit_code, debug)
     except Exception as exc:  # noqa: BLE001 - the last line of defence: usage errors of the library, and bugs

@@ -15,7 +15,7 @@ RuntimeOption = Annotated[str, typer.Option("--runtime", metavar="R", help="Serv
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
 OutputOption = Annotated[str | None, typer.Option("-o", metavar="FILE", help="Also write the answer as JSON into FILE.")]
 NcclOption = Annotated[
-    str | None, typer.Option("--nccl", metavar="VERSION", help='Collective library version, like 2.28; default: the box\'s own.')
+    str | None, typer.Option("--nccl", metavar="VERSION", help="Collective library version, like 2.28; default: the box's own.")
 ]
 EnvOption = Annotated[
     list[str] | None,

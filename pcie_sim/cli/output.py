@@ -19,7 +19,9 @@ def say(text: str) -> None:
     sys.stderr.write(text.rstrip() + "\n")
 
 
-def emit(document: Callable[[], dict[str, Any]], blocks: Callable[[int], Sequence[Block]], *, as_json: bool, output: str | None = None) -> None:
+def emit(
+    document: Callable[[], dict[str, Any]], blocks: Callable[[int], Sequence[Block]], *, as_json: bool, output: str | None = None
+) -> None:
     """Write ``-o`` (JSON) first, then print JSON or text: when a file fails, standard output stays empty.
 
     Args:

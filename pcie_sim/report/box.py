@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from pcie_sim.report.console import bold, bullets, pairs, table
+from pcie_sim.report.console import bold, bullets, pairs, table, wrapped
 from pcie_sim.report.numbers import quantity_text, settings_text
 from pcie_sim.results.base import plain
 from pcie_sim.topology import Topology
@@ -33,7 +33,7 @@ def box_blocks(box: Topology, *, width: int) -> list[Block]:
         blocks += ["", bold("Path types between GPUs, in bus order"), _matrix(box), f"  {_PATHS}"]
     if len(box.gpus) > 1:
         blocks += ["", bold("Transports by path type (with these settings)"), _transports(box)]
-    blocks += ["", bold("Directed capacities (payload)"), _capacities(box)]
+    blocks += ["", bold("Directed capacities (payload)"), *_capacities(box, width)]
     blocks += _list("Assumptions", box.assumptions, width) + _list("Notes", box.notes, width) + _list("Sources", box.spec.sources, width)
     return blocks
 
@@ -102,21 +102,48 @@ def _grouped(box: Topology) -> list[dict[str, Any]]:
 
 
 def _transports(box: Topology) -> Block:
-    columns: list[tuple[str, Justify]] = [("path", "left"), ("transport", "left"), ("pairs", "right"), ("why", "left"), ("evidence", "left")]
+    columns: list[tuple[str, Justify]] = [
+        ("path", "left"),
+        ("transport", "left"),
+        ("pairs", "right"),
+        ("why", "left"),
+        ("evidence", "left"),
+    ]
     rows = [[g["path_type"], g["transport"], str(g["pairs"]), g["reason"], g["evidence"]] for g in _grouped(box)]
     return table(columns, rows, fold=(3,))
 
 
-def _capacities(box: Topology) -> Block:
-    """Capacities with the same rate, latency and evidence in one line: eight equal GPUs read as one."""
+def _capacities(box: Topology, width: int) -> list[Block]:
+    """Capacities with the same rate, latency and evidence in one line: eight equal GPUs read as one. Sources below."""
     groups: dict[tuple[str, str, str, str], list[str]] = {}
     for name, capacity in box.links.items():
         latency = "" if capacity.latency is None else quantity_text(capacity.latency)
         key = (quantity_text(capacity.rate), latency, capacity.rate.evidence, capacity.rate.source)
         groups.setdefault(key, []).append(name)
-    columns: list[tuple[str, Justify]] = [("links", "left"), ("rate", "left"), ("latency", "left"), ("evidence", "left"), ("source", "left")]
-    rows = [[" ".join(names), rate, latency, evidence, source] for (rate, latency, evidence, source), names in groups.items()]
-    return table(columns, rows, fold=(0, 4))
+    numbers = {source: index for index, source in enumerate(dict.fromkeys(key[3] for key in groups), start=1)}
+    columns: list[tuple[str, Justify]] = [
+        ("links", "left"),
+        ("rate", "left"),
+        ("latency", "left"),
+        ("evidence", "left"),
+        ("source", "left"),
+    ]
+    rows = [
+        [_link_names(names), rate, latency, evidence, f"[{numbers[source]}]"] for (rate, latency, evidence, source), names in groups.items()
+    ]
+    return [table(columns, rows, fold=(0,)), *(wrapped(source, width=width, first=f"  [{index}] ") for source, index in numbers.items())]
+
+
+def _link_names(names: Iterable[str]) -> str:
+    """``gpu0.up gpu0.dn gpu1.up gpu1.dn`` as ``gpu0 gpu1 (.up .dn)``."""
+    ends: dict[str, list[str]] = {}
+    for name in names:
+        stem, _, end = name.rpartition(".")
+        ends.setdefault(stem, []).append(f".{end}")
+    by_ends: dict[str, list[str]] = {}
+    for stem, found in ends.items():
+        by_ends.setdefault(" ".join(found), []).append(stem)
+    return ", ".join(f"{' '.join(stems)} ({found})" for found, stems in by_ends.items())
 
 
 def box_document(box: Topology) -> dict[str, Any]:

@@ -33,7 +33,7 @@ def request_bytes(model: ModelSpec, context: int) -> float:
     """Bytes of KV cache and recurrent state of one request of ``context`` tokens, on one GPU."""
     engine = catalog.load_runtime("generic")
     resolved = resolve(parse_strategy("tp1"), model, engine, gpus=1)
-    return float(sum(float(stage.reshape(-1)[0]) for stage in kv_bytes_per_request(model, resolved, [context])))
+    return sum(float(stage) for stage in kv_bytes_per_request(model, resolved, float(context)))
 
 
 def model_document(model: ModelSpec) -> dict[str, Any]:
@@ -84,7 +84,9 @@ def model_blocks(model: ModelSpec, *, width: int) -> list[Block]:
     if published is not None:
         figures = [(name, value) for name, value in (("total", published.total_B), ("active", published.active_B)) if value]
         ours = {"total": model.total_params, "active": model.active_params}
-        said = ", ".join(f"{name} {value:g} B (ours {percent(ours[name] / value / 1e9 - 1, digits=1, sign=True)})" for name, value in figures)
+        said = ", ".join(
+            f"{name} {value:g} B (ours {percent(ours[name] / value / 1e9 - 1, digits=1, sign=True)})" for name, value in figures
+        )
         said += f" [{published.evidence}] {published.source}"
     weights = weight_bytes(model)
     facts = [
@@ -98,10 +100,14 @@ def model_blocks(model: ModelSpec, *, width: int) -> list[Block]:
         ("weights", f"{format_bytes(weights)} ({weights / 1e9:.1f} GB) in all"),
         ("KV cache", f"{model.kv_bytes_per_token:,.0f} B per token on one GPU; a request of {_requests(model)}"),
     ]
-    columns: list[tuple[str, Justify]] = [("fields", "left"), ("evidence", "left"), ("source", "left")]
-    rows = [[", ".join(p.fields), p.evidence, p.source + (f" ({p.note})" if p.note else "")] for p in model.provenance]
-    blocks: list[Block] = [bold(f"{model.name}: {model.title}"), pairs(facts, width=width), "", bold("Sources")]
-    blocks.append(table(columns, rows, fold=(0, 2)))
+    sources = [f"{', '.join(p.fields)} [{p.evidence}]: {p.source}{f' ({p.note})' if p.note else ''}" for p in model.provenance]
+    blocks: list[Block] = [
+        bold(f"{model.name}: {model.title}"),
+        pairs(facts, width=width),
+        "",
+        bold("Sources"),
+        *bullets(sources, width=width),
+    ]
     return blocks + (["", bold("Notes"), *bullets(model.notes, width=width)] if model.notes else [])
 
 
@@ -111,14 +117,16 @@ def _requests(model: ModelSpec) -> str:
 
 def _layers(model: ModelSpec) -> str:
     words = {"full": "full attention", "sliding": "sliding window", "linear": "linear attention", "moe": "MoE", "dense": "dense"}
-    counts = [(words[kind], model.count_layers(kind)) for kind in ("full", "sliding", "linear", "moe", "dense")]  # type: ignore[arg-type]
+    counts = [(words[kind], model.count_layers(kind)) for kind in ("full", "sliding", "linear", "moe", "dense")]
     return ", ".join(f"{count} {word}" for word, count in counts if count)
 
 
 def _attention(model: ModelSpec) -> str:
     att = model.attention
     if isinstance(att, MlaAttention):
-        text = f"MLA, {att.heads} heads, latent {att.kv_lora_rank} + {att.qk_rope_head_dim} rope, queries by rank {att.q_lora_rank or 'none'}"
+        text = (
+            f"MLA, {att.heads} heads, latent {att.kv_lora_rank} + {att.qk_rope_head_dim} rope, queries by rank {att.q_lora_rank or 'none'}"
+        )
         return text + (f", sparse: top {att.indexer.topk} tokens" if att.indexer else "")
     text = f"GQA, {att.heads} heads, {att.kv_heads} KV heads of {att.head_dim}"
     return text + _extras(att)
@@ -145,7 +153,13 @@ def _mlp(model: ModelSpec) -> str:
 def model_list_document(models: Iterable[ModelSpec]) -> dict[str, Any]:
     """Schema ``pcie-sim/model-list/1``."""
     rows = [
-        {"name": m.name, "title": m.title, "total_params": m.total_params, "active_params": m.active_params, "quantisation": m.quantisation.method}
+        {
+            "name": m.name,
+            "title": m.title,
+            "total_params": m.total_params,
+            "active_params": m.active_params,
+            "quantisation": m.quantisation.method,
+        }
         for m in models
     ]
     return {"schema": "pcie-sim/model-list/1", "models": rows}
@@ -153,7 +167,13 @@ def model_list_document(models: Iterable[ModelSpec]) -> dict[str, Any]:
 
 def model_list_blocks(models: Iterable[ModelSpec]) -> list[Block]:
     """A line per model."""
-    columns: list[tuple[str, Justify]] = [("name", "left"), ("total B", "right"), ("active B", "right"), ("attention", "left"), ("experts", "left")]
+    columns: list[tuple[str, Justify]] = [
+        ("name", "left"),
+        ("total B", "right"),
+        ("active B", "right"),
+        ("attention", "left"),
+        ("experts", "left"),
+    ]
     columns += [("weights", "left"), ("title", "left")]
     rows = []
     for m in models:

@@ -50,7 +50,8 @@ def _grid(comparison: Comparison, context: int, width: int) -> list[Block]:
     wins = {winner.concurrency: winner.strategy for winner in comparison.winners if winner.context == context}
     points = {(p.strategy, p.concurrency): p for p in comparison.points if p.context == context}
     blocks: list[Block] = ["", bold(f"Decode at context {context}: tokens/s of the whole box, ms per token of one request")]
-    for group in _groups(comparison.strategies, width):
+    for index, group in enumerate(_groups(comparison.strategies, width)):
+        blocks += [""] if index else []
         columns: list[tuple[str, Justify]] = [("\nC", "right")]
         for name in group:
             columns += [(f"{name}\ntok/s ", "right"), ("\nms/token ", "right")]
@@ -139,7 +140,9 @@ def _crossovers(comparison: Comparison) -> list[Block]:
         lines.append(f"  from C={cross.concurrency:g}{at}: {cross.to_strategy} instead of {cross.from_strategy}")
     if not lines and comparison.winners and len(comparison.concurrencies) > 1:
         same = len({winner.strategy for winner in comparison.winners}) == 1
-        lines.append(f"  {comparison.winners[0].strategy} wins at every concurrency asked" if same else "  the winner changes with the context only")
+        lines.append(
+            f"  {comparison.winners[0].strategy} wins at every concurrency asked" if same else "  the winner changes with the context only"
+        )
     return lines
 
 
@@ -194,7 +197,8 @@ def measured_blocks(measured: Sequence[MeasuredPoint], *, width: int) -> list[Bl
         blocks.append(table(columns, rows, fold=(7,)))
     if others:
         shown = "; ".join(
-            f"{row.strategy} {'C unknown' if row.concurrency is None else f'C={row.concurrency:g}'}: {row.value:g} {row.unit}" for row in others
+            f"{row.strategy} {'C unknown' if row.concurrency is None else f'C={row.concurrency:g}'}: {row.value:g} {row.unit}"
+            for row in others
         )
         blocks.append(wrapped(f"without a prediction here (not asked, or concurrency not stated): {shown}", width=width, first="  "))
     sets = dict.fromkeys(row.set_id for row in measured)

@@ -47,7 +47,7 @@ def show(blocks: Iterable[Block], stream: TextIO) -> None:
     from rich.console import Console
 
     colour = wants_colour(stream)
-    buffer = io.StringIO()
+    buffer = _Buffer(getattr(stream, "encoding", None) or "utf-8")
     console = Console(
         file=buffer,
         width=width_of(stream),
@@ -63,6 +63,19 @@ def show(blocks: Iterable[Block], stream: TextIO) -> None:
         console.print(block, soft_wrap=_is_text(block))
     lines = (line.rstrip() for line in buffer.getvalue().splitlines())
     stream.write("\n".join(lines) + "\n")
+
+
+class _Buffer(io.StringIO):
+    """Text with the encoding of the stream that it is meant for: rich draws its lines by it."""
+
+    def __init__(self, encoding: str) -> None:
+        super().__init__()
+        self._encoding = encoding
+
+    @property
+    def encoding(self) -> str:  # type: ignore[override]
+        """The encoding of the stream in the end."""
+        return self._encoding
 
 
 def _is_text(block: Block) -> bool:

@@ -34,15 +34,6 @@ def percent(share: float, *, digits: int = 0, sign: bool = False) -> str:
     return f"{share * 100:{'+' if sign else ''}.{digits}f}%"
 
 
-def milliseconds(value: float) -> str:
-    """A time that is already in ms: three digits below 1 ms, one above.
-
-    >>> milliseconds(0.0123), milliseconds(15.44), milliseconds(1234.5)
-    ('0.012', '15.4', '1234.5')
-    """
-    return f"{value:.1f}" if value >= 0.9995 else f"{value:.3f}"
-
-
 def settings_text(env: Mapping[str, str]) -> str:
     """``NAME=VALUE`` of every setting; ``(none)`` for an empty environment."""
     return " ".join(f"{key}={value}" for key, value in env.items()) or "(none)"

@@ -101,7 +101,14 @@ def _line(axes: Axes, points: Sequence[Point], metric: str, look: tuple[str, str
             low, high = ([getattr(p, f"{metric}_{end}") for p in part] for end in ("p10", "p90"))
             axes.fill_between(x, low, high, color=shade, alpha=0.13, linewidth=0)
         drawn = axes.plot(
-            x, y, color=shade, marker=marker, markersize=5, linewidth=1.8 if fits else 1.2, linestyle=style if fits else (0, (2, 2)), zorder=3
+            x,
+            y,
+            color=shade,
+            marker=marker,
+            markersize=5,
+            linewidth=1.8 if fits else 1.2,
+            linestyle=style if fits else (0, (2, 2)),
+            zorder=3,
         )
         handles.setdefault(label, drawn[0])
     queued = [p for p in points if p.queued and p.fits]
@@ -214,6 +221,8 @@ def _title(comparison: Comparison, contexts: int) -> str:
     model = comparison.titles.get("model") or comparison.model
     box = comparison.titles.get("topology") or comparison.topology
     more = len(comparison.contexts) - contexts
-    context = f", context {comparison.contexts[0]}" if len(comparison.contexts) == 1 else f" ({more} more contexts not drawn)" if more else ""
+    context = (
+        f", context {comparison.contexts[0]}" if len(comparison.contexts) == 1 else f" ({more} more contexts not drawn)" if more else ""
+    )
     ccl = comparison.ccl + "".join(f" {key}={value}" for key, value in comparison.env.items())
     return f"Decode: {model} on {box}\n{comparison.runtime}, {ccl}, {comparison.launch}{context}"

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from pcie_sim.report.comparison import measured_blocks, note_blocks
 from pcie_sim.report.console import bold, pairs, table, wrapped
-from pcie_sim.report.numbers import BUCKETS, MOE_WORDS, milliseconds, percent, settings_text
+from pcie_sim.report.numbers import BUCKETS, MOE_WORDS, percent, settings_text
 from pcie_sim.results.comparison import BREAKDOWN_KEYS, Memory, Point, Prediction
 from pcie_sim.units import format_bytes
 
@@ -70,7 +70,7 @@ def _ops(prediction: Prediction) -> Block:
     rows = []
     for op in prediction.ops:
         row = [op.name, op.kind, *([str(op.stage)] if staged else [])]
-        row += [f"{op.count:g}", "" if op.bytes is None else format_bytes(op.bytes), milliseconds(op.ms), op.evidence]
+        row += [f"{op.count:g}", "" if op.bytes is None else format_bytes(op.bytes), f"{op.ms:.3f}", op.evidence]
         rows.append(row)
     return table(columns, rows)
 

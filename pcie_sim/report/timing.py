@@ -25,7 +25,10 @@ def timing_blocks(timing: Timing, *, width: int) -> list[Block]:
         ("algbw, busbw", f"{format_rate(timing.algbw_Bps)}, {format_rate(timing.busbw_Bps)} (as nccl-tests counts them)"),
         ("lower bound", f"{_us(timing.lower_bound_s)} us: the bandwidth bound of the busiest link"),
         ("parts", ", ".join(f"{name} {_us(value)} us" for name, value in timing.parts_s.items())),
-        ("bottleneck", "" if timing.bottleneck is None else f"{timing.bottleneck.link}, full {percent(timing.bottleneck.utilisation)} of the time"),
+        (
+            "bottleneck",
+            "" if timing.bottleneck is None else f"{timing.bottleneck.link}, full {percent(timing.bottleneck.utilisation)} of the time",
+        ),
         ("evidence", timing.evidence + ("; extrapolated" if timing.extrapolated else "")),
     ]
     blocks: list[Block] = [bold(f"{timing.op} of {size} over {timing.ranks} ranks"), pairs(facts, width=width)]
@@ -44,7 +47,8 @@ def _links(timing: Timing) -> Block:
     columns: list[tuple[str, Justify]] = [("link", "left"), ("bytes", "right"), ("utilisation", "right")]
     ranked = sorted(timing.link_bytes, key=lambda name: (-timing.link_utilisation.get(name, 0.0), -timing.link_bytes[name], name))
     rows = [
-        [name, format_bytes(timing.link_bytes[name]), percent(timing.link_utilisation.get(name, 0.0), digits=1)] for name in ranked[:_BUSIEST]
+        [name, format_bytes(timing.link_bytes[name]), percent(timing.link_utilisation.get(name, 0.0), digits=1)]
+        for name in ranked[:_BUSIEST]
     ]
     return table(columns, rows)
 
