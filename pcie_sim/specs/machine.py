@@ -60,11 +60,23 @@ class PeerSpec(Spec):
         return self
 
 
+def _version_text(value: object) -> object:
+    """An unquoted 2.30 reads as the number 2.3: refuse it instead of guessing."""
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        raise ValueError(f'put the version in quotes, like version: "{value}" (2.30 without quotes reads as 2.3)')
+    return value
+
+
+def _env_text(value: object) -> object:
+    """``NCCL_P2P_LEVEL: 5`` is as good as ``"5"``."""
+    return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
+
+
 class CclSettings(Spec):
     """The collective library: name and version (``"2.28"``)."""
 
     name: Literal["nccl", "rccl", "oneccl", "none"] = "nccl"
-    version: Annotated[str, Field(pattern=r"^\d{1,3}\.\d{1,3}(\.\d{1,3})?$")] = "2.28"
+    version: Annotated[str, BeforeValidator(_version_text), Field(pattern=r"^\d{1,4}\.\d{1,3}(\.\d{1,3})?$")] = "2.28"
 
     @property
     def version_tuple(self) -> tuple[int, ...]:
@@ -79,7 +91,9 @@ class SettingsSpec(Spec):
     acs: Literal["on", "off"] = "off"
     iommu: Literal["on", "off"] = "off"
     ccl: CclSettings = CclSettings()
-    env: dict[Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,79}$")], str] = Field(default_factory=dict)
+    env: dict[Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,79}$")], Annotated[str, BeforeValidator(_env_text)]] = Field(
+        default_factory=dict
+    )
 
 
 class TopologySpec(Spec):

@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from pcie_sim.evidence import Evidence
 from pcie_sim.specs.base import Name, Quantity, Spec, Text
 from pcie_sim.specs.gpu import PcieLink
 
@@ -89,6 +90,34 @@ class InterconnectPart(Spec):
     notes: tuple[Text, ...] = ()
 
 
+Protocol = Literal["LL", "LL128", "Simple"]
+
+
+class LibraryTuning(Spec):
+    """What the library itself believes when it picks a protocol and a number of channels; the time of a call never uses it.
+
+    Plain numbers (s, B/s, shares), all from ``source``.
+    """
+
+    source: Text
+    evidence: Evidence
+    base_latency: dict[Protocol, float]
+    step_latency: dict[Literal["pcie", "nvlink"], dict[Protocol, float]]
+    wire_share: dict[Protocol, float]
+    lane_rate: dict[int, float]
+    """Bandwidth taken for one lane, by PCIe generation."""
+    socket_rate: dict[str, float]
+    """Bandwidth taken between two NUMA nodes, by socket part or, failing that, by its vendor (amd, intel, arm, other)."""
+    search_rates: dict[str, tuple[float, ...]]
+    """Bandwidths per channel that the ring search tries, by least compute capability ("0", "9.0" ...), fastest first."""
+    fallback_rate: float
+    """Bandwidth believed when no rate of the search fits."""
+    usual_channels: int
+    """Channels of an ordinary box, with which the part's wire shares were measured; fewer bind by ``channel_rate``."""
+    p2p_ll_threshold: float
+    """Largest send to one peer that goes by LL, bytes."""
+
+
 class LibraryPart(Spec):
     """A collective library's fixed costs: what a call and a step cost before any byte moves (s)."""
 
@@ -101,16 +130,21 @@ class LibraryPart(Spec):
     """Fixed cost of one call inside a CUDA graph, by op, with protocol LL."""
     eager_floor: dict[int, Quantity]
     """Least time per back-to-back eager call, by number of GPUs driven (the CPU's issue floor)."""
-    step_software: dict[Literal["LL", "LL128", "Simple"], Quantity]
+    step_software: dict[Protocol, Quantity]
     """Per-step cost besides the wire's latency (polling, flag, reduction of a small chunk), by protocol."""
-    wire_share: dict[Literal["LL", "LL128", "Simple"], Quantity]
+    wire_share: dict[Protocol, Quantity]
     """Share of the link's payload rate that is user data, by protocol, peer-to-peer."""
-    wire_share_host: dict[Literal["LL", "LL128", "Simple"], Quantity]
+    wire_share_host: dict[Protocol, Quantity]
     """The same when host-staged."""
     simple_extra_latency: Quantity
     """Added fixed cost of Simple over LL per call, s."""
     channel_rate: dict[Literal["p2p", "shm"], Quantity]
     """Most that one channel moves, B/s, by transport."""
+    peer_issue: Quantity | None = None
+    """Added per peer of an All-to-All, s."""
+    crowded_port_share: Quantity | None = None
+    """Share of its rate that a GPU's port reaches with three or more flows in and out at once (All-to-All)."""
+    tuning: LibraryTuning | None = None
     notes: tuple[Text, ...] = ()
 
 

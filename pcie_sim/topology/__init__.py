@@ -1,1 +1,9 @@
-"""topology"""
+"""The graph of one box: directed full-duplex capacities, routes, path types, transport policy and bus order."""
+
+from pcie_sim.topology.box import Topology
+from pcie_sim.topology.capacity import Capacity
+from pcie_sim.topology.load import from_spec, load_topology
+from pcie_sim.topology.policy import LEVELS, Transport, parse_level
+from pcie_sim.topology.routes import PathType, Route
+
+__all__ = ["LEVELS", "Capacity", "PathType", "Route", "Topology", "Transport", "from_spec", "load_topology", "parse_level"]

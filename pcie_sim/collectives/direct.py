@@ -1,0 +1,42 @@
+"""Direct algorithms: every message goes straight from its sender to its receiver."""
+
+from __future__ import annotations
+
+from pcie_sim.collectives.registry import MAX_TRANSFERS, Fractions, register
+from pcie_sim.collectives.schedule import Schedule, Transfer
+from pcie_sim.errors import InputError
+
+
+@register("all_to_all", "direct")
+def all_to_all(ranks: int, fractions: Fractions | None = None) -> Schedule:
+    """All pairs at once: one step, nothing ordered (NCCL batches up to eight peers per channel, so on a box of eight GPUs
+    every peer is in flight together: NVIDIA/nccl src/enqueue.cc). Pairs with nothing to send have no transfer.
+    """
+    if ranks * (ranks - 1) > MAX_TRANSFERS:
+        raise InputError(f"all_to_all on {ranks} ranks has {ranks * (ranks - 1)} messages; at most {MAX_TRANSFERS} are unrolled")
+    share = 1.0 / ranks
+    matrix = fractions if fractions is not None else ((share,) * ranks,) * ranks
+    # as the library schedules it: in turn k every rank sends to the k-th next one
+    transfers = tuple(
+        Transfer(src, dst, matrix[src][dst], (), 0, (src * ranks + dst,))
+        for turn in range(1, ranks)
+        for src in range(ranks)
+        for dst in ((src + turn) % ranks,)
+        if matrix[src][dst] > 0
+    )
+    return Schedule("all_to_all", "direct", ranks, transfers, 1, tuple(item for row in matrix for item in row))
+
+
+@register("send_recv", "direct")
+def send(ranks: int, fractions: Fractions | None = None) -> Schedule:
+    """Rank 0 sends the message to rank 1; further ranks stand by."""
+    del fractions
+    return Schedule("send_recv", "direct", ranks, (Transfer(0, 1, 1.0, (), 0, (0,)),), 1, (1.0,))
+
+
+@register("send_recv", "chain")
+def chain(ranks: int, fractions: Fractions | None = None) -> Schedule:
+    """The message hops 0 -> 1 -> ... -> n - 1, whole, each rank sending on what it has received (a pipeline's hops)."""
+    del fractions
+    transfers = tuple(Transfer(rank, rank + 1, 1.0, (rank - 1,) if rank else (), rank, (0,)) for rank in range(ranks - 1))
+    return Schedule("send_recv", "chain", ranks, transfers, ranks - 1, (1.0,))

@@ -1,0 +1,263 @@
+"""The :class:`Topology` of one box: GPUs in bus order, directed capacities, routes and transports."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, Literal
+
+from pydantic import ValidationError
+
+from pcie_sim import catalog
+from pcie_sim.errors import InputError, NoDataError, unknown_name
+from pcie_sim.specs.gpu import GpuSpec
+from pcie_sim.specs.machine import CclSettings, SettingsSpec, TopologySpec
+from pcie_sim.specs.part import PciePart
+from pcie_sim.topology.capacity import Capacity, build_capacities
+from pcie_sim.topology.policy import Pair, Transport, check_env, decide
+from pcie_sim.topology.routes import PathType, Route, path_type, peer_route, staged_route
+from pcie_sim.topology.tree import Tree, Where, build_tree
+
+_PCIE_PART = "pcie"
+
+
+class Topology:
+    """One box, immutable. Made by :func:`~pcie_sim.topology.load_topology` and :func:`~pcie_sim.topology.from_spec`.
+
+    Attributes:
+        gpus: node names in bus order (by bus id when every GPU has one, else as in the file).
+        links: directed capacities by name: ``<node>.up``, ``<node>.dn``, ``<a>~<b>.fwd|.rev``, ``<socket>.mem``.
+    """
+
+    def __init__(
+        self, spec: TopologySpec, where: Where, *, _shared: tuple[Tree, Mapping[str, Capacity], tuple[str, ...]] | None = None
+    ) -> None:
+        if _shared is None:
+            try:
+                check_env(spec.settings)
+            except InputError as exc:
+                raise InputError(f"{where.at('settings', 'env')}: {exc}") from exc
+            tree = build_tree(spec, where)
+            links, remarks = build_capacities(tree, catalog.load_typed_part(_PCIE_PART, PciePart), where)
+            _shared = (tree, MappingProxyType(dict(links)), remarks)
+        self._shared = _shared
+        self._tree, self._links, self._remarks = _shared
+        self._names = frozenset(self._links)
+        self._spec = spec
+        self._where = where
+        self._routes: dict[tuple[str, str, str], Route] = {}
+        self._transports: dict[tuple[str, str], Transport] = {}
+
+    def __repr__(self) -> str:
+        counts = ", ".join(f"{count}x {name}" for name, count in self.gpu_counts().items())
+        return f"Topology({self.name!r}, {counts})"
+
+    @property
+    def name(self) -> str:
+        """The file's name for the box."""
+        return self._spec.name
+
+    @property
+    def title(self) -> str:
+        """One line for people; the name when the file has none."""
+        return self._spec.title or self._spec.name
+
+    @property
+    def spec(self) -> TopologySpec:
+        """What the file says, with the settings in force."""
+        return self._spec
+
+    @property
+    def settings(self) -> SettingsSpec:
+        """Software and platform state in force."""
+        return self._spec.settings
+
+    @property
+    def assumptions(self) -> tuple[str, ...]:
+        """What the file assumes about the box."""
+        return self._spec.assumptions
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """The file's notes, and how its tree was taken (links slower than asked, ports, network cards)."""
+        found = (*self._spec.notes, *self._tree.notes, *self._remarks)
+        return (*found, "iommu: on is recorded; its cost is not modelled") if self.settings.iommu == "on" else found
+
+    @property
+    def gpus(self) -> tuple[str, ...]:
+        """GPU node names in bus order."""
+        return self._tree.bus_order
+
+    @property
+    def links(self) -> Mapping[str, Capacity]:
+        """Directed capacities by name (read-only)."""
+        return self._links
+
+    @property
+    def sockets(self) -> tuple[str, ...]:
+        """Socket node names in the order of the file."""
+        return tuple(self._tree.sockets)
+
+    def gpu_spec(self, node: str) -> GpuSpec:
+        """The spec of GPU node ``node``.
+
+        Raises:
+            InputError: no such GPU.
+        """
+        self._check(node)
+        return self._tree.gpus[node]
+
+    def gpu_counts(self) -> dict[str, int]:
+        """How many GPUs of each model, in bus order of the first of each."""
+        counts: dict[str, int] = {}
+        for node in self.gpus:
+            model = self._tree.gpus[node].name
+            counts[model] = counts.get(model, 0) + 1
+        return counts
+
+    def socket_of(self, node: str) -> str:
+        """The socket above GPU ``node``."""
+        self._check(node)
+        return self._tree.socket_of[node]
+
+    def capacities(self) -> dict[str, float]:
+        """Directed capacities as plain numbers, B/s."""
+        return {name: capacity.rate.value for name, capacity in self._links.items()}
+
+    def path_type(self, a: str, b: str) -> PathType:
+        """``PIX`` one switch, ``PXB`` several, ``PHB`` through a socket (nvidia-smi's NODE too), ``SYS`` between sockets (or
+        NUMA nodes, where stated), ``NVL`` an NVLink bridge. ACS does not change it: the library believes the tree.
+        """
+        self._check(a, b)
+        return path_type(self._tree, a, b)
+
+    def route(self, a: str, b: str) -> Route:
+        """The peer-to-peer route, whether or not :meth:`transport` would allow it; with ACS on, by way of the root complex.
+
+        Raises:
+            InputError: unknown GPU, ``a == b``, or two sockets without a peer connection.
+        """
+        return self._route("P2P", a, b)
+
+    def host_route(self, a: str, b: str) -> Route:
+        """The host-staged route: up to the memory of ``b``'s socket (charged twice: written and read), then down.
+
+        Raises:
+            InputError: as :meth:`route`.
+        """
+        return self._route("SHM", a, b)
+
+    def transport(self, a: str, b: str) -> Transport:
+        """What the collective library uses between the two, and why, by :attr:`settings`."""
+        self._check(a, b)
+        key = (a, b)
+        if key not in self._transports:
+            tree = self._tree
+            models = (tree.gpus[a], tree.gpus[b])
+            pair = Pair(
+                path_type=path_type(tree, a, b),
+                cpu_vendor=tree.sockets[tree.socket_of[a]].vendor,
+                gpus_in_box=len(tree.gpus),
+                drivers=tuple((model.name, model.p2p.stock_driver, model.p2p.evidence) for model in models),
+            )
+            self._transports[key] = decide(self.settings, pair)
+        return self._transports[key]
+
+    def path(self, a: str, b: str) -> Route:
+        """The route that :meth:`transport` chooses.
+
+        Raises:
+            InputError: as :meth:`route`.
+            NoDataError: the transport is NET.
+        """
+        chosen = self.transport(a, b)
+        if chosen.kind == "NET":
+            raise NoDataError(f"{self.name}: {a} to {b} goes over the network ({chosen.reason}); networks are not modelled yet")
+        return self._route(chosen.kind, a, b)
+
+    def with_settings(
+        self,
+        *,
+        p2p: Literal["auto", "on", "off"] | None = None,
+        acs: Literal["on", "off"] | None = None,
+        iommu: Literal["on", "off"] | None = None,
+        ccl: CclSettings | str | None = None,
+        env: Mapping[str, str | int] | None = None,
+    ) -> Topology:
+        """The same box with other settings; None keeps what is there, ``env`` is merged over it.
+
+        ``ccl`` is a version of the library in force ("2.28"), a name and version ("rccl 2.22"), or :class:`CclSettings`.
+
+        Raises:
+            InputError: a value that the settings do not have.
+        """
+        settings: dict[str, Any] = self.settings.model_dump()
+        settings.update({key: value for key, value in (("p2p", p2p), ("acs", acs), ("iommu", iommu)) if value is not None})
+        if ccl is not None:
+            settings["ccl"] = (ccl if isinstance(ccl, CclSettings) else self._parse_ccl(ccl)).model_dump()
+        if env is not None:
+            settings["env"] = {**settings["env"], **{key: value if isinstance(value, str) else str(value) for key, value in env.items()}}
+        try:
+            found = SettingsSpec.model_validate(settings)
+        except ValidationError as exc:
+            first = exc.errors(include_url=False, include_context=False)[0]
+            key = ".".join(str(item) for item in first["loc"])
+            raise InputError(f"setting {key}: {first['msg']}, found {str(first.get('input'))[:40]!r}") from exc
+        check_env(found)
+        return Topology(self._spec.model_copy(update={"settings": found}), self._where, _shared=self._shared)
+
+    def _parse_ccl(self, text: str) -> CclSettings:
+        words = text.replace("=", " ").split()
+        name = words[0].lower() if len(words) == 2 else self.settings.ccl.name
+        if len(words) == 1 and name == "none":
+            name = "nccl"
+        try:
+            return CclSettings.model_validate({"name": name, "version": words[-1] if words else ""})
+        except ValidationError as exc:
+            raise InputError(f"collective library {text[:40]!r} is not understood; write a version like 2.28, or nccl 2.28") from exc
+
+    def to_networkx(self) -> Any:
+        """A ``networkx.DiGraph``: nodes with ``kind`` and ``part``; an edge per direction with ``name`` and ``rate`` (B/s; both
+        None where a plain root port or socket sets no limit) and ``peer`` (True outside the tree). Host memory is ``<socket>.mem``.
+        """
+        import networkx as nx
+
+        graph = nx.DiGraph(name=self.name)
+        for name, node in self._spec.nodes.items():
+            graph.add_node(name, kind=node.kind, part=node.part)
+        for name, node in self._spec.nodes.items():
+            if node.parent is not None:
+                self._edge(graph, name, node.parent, f"{name}.up", peer=False)
+                self._edge(graph, node.parent, name, f"{name}.dn", peer=False)
+        for peer in self._tree.peers:
+            first, second = peer.between
+            self._edge(graph, first, second, f"{peer.name}.fwd", peer=True)
+            self._edge(graph, second, first, f"{peer.name}.rev", peer=True)
+        for socket in self._tree.sockets:
+            memory = f"{socket}.mem"
+            graph.add_node(memory, kind="memory", part=None)
+            for start, end in ((socket, memory), (memory, socket)):
+                self._edge(graph, start, end, memory, peer=False)
+        return graph
+
+    def _edge(self, graph: Any, start: str, end: str, capacity: str, *, peer: bool) -> None:
+        known = self._links.get(capacity)
+        graph.add_edge(start, end, name=capacity if known else None, rate=known.rate.value if known else None, peer=peer)
+
+    def _route(self, kind: Literal["P2P", "SHM"], a: str, b: str) -> Route:
+        key = (kind, a, b)
+        if key not in self._routes:
+            self._check(a, b)
+            if kind == "P2P":
+                route = peer_route(self._tree, self._names, a, b, acs=self.settings.acs == "on", where=self._where)
+            else:
+                route = staged_route(self._tree, self._names, a, b, where=self._where)
+            self._routes[key] = route
+        return self._routes[key]
+
+    def _check(self, *nodes: str) -> None:
+        for node in nodes:
+            if node not in self._tree.gpus:
+                raise InputError(f"{self.name}: {unknown_name('GPU', str(node), self.gpus)}")
+        if len(nodes) == 2 and nodes[0] == nodes[1]:
+            raise InputError(f"{self.name}: a route needs two different GPUs, got {nodes[0]} twice")

@@ -1,0 +1,291 @@
+"""The tree of one box: parents checked, parts resolved, every complaint with its file, line and key."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from pcie_sim import catalog
+from pcie_sim.errors import InputError, NoDataError, UnknownNameError, unknown_name
+from pcie_sim.specs.gpu import GpuSpec
+from pcie_sim.specs.loader import line_of_key
+from pcie_sim.specs.machine import NodeSpec, TopologySpec
+from pcie_sim.specs.part import InterconnectPart, SocketPart, SwitchPart
+
+PARENTS: Mapping[str, tuple[str, ...]] = {
+    "host": (),
+    "socket": ("host",),
+    "root_port": ("socket",),
+    "switch": ("root_port", "switch"),
+    "gpu": ("root_port", "switch", "socket"),
+    "nic": ("root_port", "switch", "socket"),
+}
+"""Which kinds may be a node's parent (design 4.4)."""
+_NEEDS_PART = ("socket", "switch", "gpu")
+_NO_PART = ("host", "root_port")
+_NO_LINK = ("host", "socket")
+_EXAMPLE_PART = {"socket": "epyc-turin", "switch": "generic-gen5-switch", "gpu": "rtx-4090"}
+_BUS = re.compile(r"(?:([0-9a-fA-F]{1,8}):)?([0-9a-fA-F]{1,2}):([0-9a-fA-F]{1,2})(?:\.([0-7]))?")
+SpecT = TypeVar("SpecT", GpuSpec, SocketPart, SwitchPart, InterconnectPart)
+
+
+@dataclass(frozen=True)
+class Where:
+    """The file (and its text) that a complaint is about."""
+
+    source: str
+    text: str | None = None
+
+    def at(self, *keys: str | int) -> str:
+        """``file:line: key`` of ``keys``; the line only when the text is known."""
+        line = line_of_key(self.text, keys) if self.text is not None else None
+        place = f"{self.source}:{line}" if line else self.source
+        return f"{place}: {'.'.join(str(key) for key in keys)}"
+
+    def error(self, message: str, *keys: str | int) -> InputError:
+        """An :class:`InputError` at ``keys``."""
+        return InputError(f"{self.at(*keys)}: {message}")
+
+
+@dataclass(frozen=True)
+class Peer:
+    """A connection outside the tree; ``name`` is ``<a>~<b>``, and ``forward`` from a to b is ``<name>.fwd``."""
+
+    name: str
+    between: tuple[str, str]
+    part: InterconnectPart
+
+    def leaving(self, node: str) -> str:
+        """The directed capacity that traffic out of ``node`` takes."""
+        return f"{self.name}.fwd" if node == self.between[0] else f"{self.name}.rev"
+
+    def other(self, node: str) -> str:
+        """The far end."""
+        return self.between[1] if node == self.between[0] else self.between[0]
+
+
+@dataclass(frozen=True)
+class Tree:
+    """The checked tree.
+
+    ``chains`` maps every gpu and nic to the nodes from itself up to, not with, its socket.
+    """
+
+    spec: TopologySpec
+    chains: Mapping[str, tuple[str, ...]]
+    socket_of: Mapping[str, str]
+    gpus: Mapping[str, GpuSpec]
+    sockets: Mapping[str, SocketPart]
+    switches: Mapping[str, SwitchPart]
+    peers: tuple[Peer, ...]
+    bus_order: tuple[str, ...]
+    notes: tuple[str, ...] = field(default=())
+
+    def numa_of(self, device: str) -> int | None:
+        """The NUMA node stated nearest to ``device`` on its way up; None when none is stated."""
+        for name in (*self.chains[device], self.socket_of[device]):
+            numa = self.spec.nodes[name].numa
+            if numa is not None:
+                return numa
+        return None
+
+    def peers_of(self, node: str) -> Iterator[Peer]:
+        """The peer connections that end at ``node``, in the order of the file."""
+        return (peer for peer in self.peers if node in peer.between)
+
+
+def build_tree(spec: TopologySpec, where: Where) -> Tree:
+    """Check the tree rules of the format and resolve every part.
+
+    Raises:
+        InputError: a broken tree or an unknown part; names the place.
+        NoDataError: several hosts, or a fabric between them: not modelled yet.
+    """
+    _check_kinds(spec, where)
+    for name, node in spec.nodes.items():
+        _check_node(spec, name, node, where)
+    chains: dict[str, tuple[str, ...]] = {}
+    socket_of: dict[str, str] = {}
+    for name, node in spec.nodes.items():
+        way, socket = _climb(spec, name, where)
+        if socket is not None:
+            socket_of[name] = socket
+            if node.kind in ("gpu", "nic"):
+                chains[name] = way
+    gpus = {name: _gpu(node, where, name) for name, node in spec.nodes.items() if node.kind == "gpu"}
+    if not gpus:
+        raise where.error("no node of kind gpu; add at least one", "nodes")
+    sockets = {n: _part(x.part or "", SocketPart, where, "nodes", n, "part") for n, x in spec.nodes.items() if x.kind == "socket"}
+    switches = {n: _part(x.part or "", SwitchPart, where, "nodes", n, "part") for n, x in spec.nodes.items() if x.kind == "switch"}
+    peers = _peers(spec, where)
+    order, notes = _bus_order(spec, where)
+    return Tree(spec, chains, socket_of, gpus, sockets, switches, peers, order, (*notes, *_remarks(spec)))
+
+
+def check_raw(data: object, where: Where) -> None:
+    """Complain about two parents (a list where one name belongs) before the general checks turn it into a type error."""
+    nodes = data.get("nodes") if isinstance(data, dict) else None
+    if not isinstance(nodes, dict):
+        return
+    for name, node in nodes.items():
+        if isinstance(node, dict) and isinstance(node.get("parent"), list):
+            many = ", ".join(str(item) for item in node["parent"])[:80]
+            raise where.error(
+                f"a node has one parent, found a list ({many}); a second path is a `peers` entry, parallel uplinks are `links: 2`",
+                "nodes",
+                str(name),
+                "parent",
+            )
+
+
+def _check_kinds(spec: TopologySpec, where: Where) -> None:
+    hosts = [name for name, node in spec.nodes.items() if node.kind == "host"]
+    if len(hosts) > 1:
+        raise NoDataError(f"{where.at('nodes', hosts[1])}: several hosts are not modelled yet; describe one box per file")
+    for name, node in spec.nodes.items():
+        if node.kind == "fabric":
+            raise NoDataError(f"{where.at('nodes', name)}: a network fabric is not modelled yet; describe one box per file")
+    sockets = {name: node for name, node in spec.nodes.items() if node.kind == "socket"}
+    if not sockets:
+        raise where.error("no node of kind socket: the tree has no root; add one with a part such as generic-amd", "nodes")
+    loose = [name for name, node in sockets.items() if node.parent is None]
+    if hosts and loose and len(loose) < len(sockets):
+        raise where.error(
+            f"two trees: {loose[0]} has no parent while other sockets are under {hosts[0]}; give it `parent: {hosts[0]}`", "nodes", loose[0]
+        )
+
+
+def _check_node(spec: TopologySpec, name: str, node: NodeSpec, where: Where) -> None:
+    place = ("nodes", name)
+    allowed = PARENTS[node.kind]
+    if node.parent is None:
+        if node.kind not in ("host", "socket"):
+            raise where.error(f"a {node.kind} needs a parent ({' or '.join(allowed)}): it has no way to a root", *place)
+    else:
+        parent = spec.nodes.get(node.parent)
+        if parent is None:
+            raise InputError(f"{where.at(*place, 'parent')}: {unknown_name('node', node.parent, spec.nodes)}")
+        if node.parent == name:
+            raise where.error("a node cannot be its own parent (cycle)", *place, "parent")
+        if not allowed:
+            raise where.error(f"a {node.kind} has no parent; remove the key", *place, "parent")
+        if parent.kind not in allowed:
+            hint = "; put a root_port between" if node.kind == "switch" and parent.kind == "socket" else ""
+            raise where.error(
+                f"{node.parent} is a {parent.kind}; the parent of a {node.kind} must be a {' or '.join(allowed)}{hint}", *place, "parent"
+            )
+    if node.kind in _NEEDS_PART and node.part is None:
+        raise where.error(f"a {node.kind} needs a part, for example `part: {_EXAMPLE_PART[node.kind]}`", *place)
+    if node.kind in _NO_PART and node.part is not None:
+        raise where.error(f"a {node.kind} takes no part; remove the key (its socket's part describes it)", *place, "part")
+    if node.kind in _NO_LINK and (node.link is not None or node.links != 1):
+        raise where.error(f"a {node.kind} has no PCIe link to a parent; remove the key", *place, "link" if node.link else "links")
+
+
+def _climb(spec: TopologySpec, name: str, where: Where) -> tuple[tuple[str, ...], str | None]:
+    """The nodes from ``name`` up to its socket (not included), and the socket; a host has none."""
+    way: dict[str, None] = {}
+    at: str | None = name
+    while at is not None:
+        node = spec.nodes[at]
+        if node.kind == "socket":
+            return tuple(way), at
+        if at in way:
+            seen = list(way)
+            loop = [*seen[seen.index(at) :], at]
+            raise where.error(f"cycle of parents: {' -> '.join(loop[:12])}", "nodes", at, "parent")
+        way[at] = None
+        at = node.parent
+    return tuple(way), None
+
+
+def _gpu(node: NodeSpec, where: Where, name: str) -> GpuSpec:
+    try:
+        return catalog.load_gpu(node.part or "")
+    except UnknownNameError as exc:
+        raise UnknownNameError(f"{where.at('nodes', name, 'part')}: {exc}") from exc
+
+
+def _part(part: str, kind: type[SpecT], where: Where, *keys: str | int) -> SpecT:
+    try:
+        return catalog.load_typed_part(part, kind)
+    except UnknownNameError as exc:
+        raise UnknownNameError(f"{where.at(*keys)}: {exc}") from exc
+    except InputError as exc:
+        raise InputError(f"{where.at(*keys)}: {exc}") from exc
+
+
+def _peers(spec: TopologySpec, where: Where) -> tuple[Peer, ...]:
+    found: dict[frozenset[str], Peer] = {}
+    for index, peer in enumerate(spec.peers):
+        place = ("peers", index)
+        for name in peer.between:
+            if name not in spec.nodes:
+                raise InputError(f"{where.at(*place)}: {unknown_name('node', name, spec.nodes)}")
+        first, second = (spec.nodes[name].kind for name in peer.between)
+        if {first, second} == {"nic"} or "fabric" in (first, second):
+            raise NoDataError(f"{where.at(*place)}: peers of a {first} are not modelled yet")
+        if first != second or first not in ("socket", "gpu"):
+            raise where.error(f"between a {first} and a {second}; a peer joins two sockets or two gpus", *place)
+        part = _part(peer.part, InterconnectPart, where, *place, "part")
+        role = "socket" if first == "socket" else "nvlink"
+        if part.role != role:
+            raise where.error(f"part {part.name} is for role {part.role}; between two {first}s it takes one of role {role}", *place, "part")
+        pair = frozenset(peer.between)
+        if pair in found:
+            raise where.error(f"{' and '.join(peer.between)} are joined twice; a part stands for all their links together", *place)
+        found[pair] = Peer("~".join(peer.between), peer.between, part)
+    return tuple(found.values())
+
+
+def bus_key(text: str) -> tuple[int, int, int, int] | None:
+    """``0000:c1:00.0`` (domain and function optional) as (domain, bus, device, function); None when it is no bus id.
+
+    >>> bus_key("c1:00.0"), bus_key("00000001:41:00")
+    ((0, 193, 0, 0), (1, 65, 0, 0))
+    """
+    match = _BUS.fullmatch(text.strip())
+    if match is None:
+        return None
+    domain, bus, device, function = match.groups()
+    return int(domain or "0", 16), int(bus, 16), int(device, 16), int(function or "0")
+
+
+def _bus_order(spec: TopologySpec, where: Where) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """GPUs by bus id when every GPU has one, else as in the file; and a remark when only some have one."""
+    gpus = [name for name, node in spec.nodes.items() if node.kind == "gpu"]
+    keys: dict[str, tuple[int, int, int, int]] = {}
+    seen: dict[tuple[int, int, int, int], str] = {}
+    for name in gpus:
+        bus = spec.nodes[name].bus
+        if bus is None:
+            continue
+        key = bus_key(bus)
+        if key is None:
+            raise where.error(f"{bus!r} is not a bus id; write it like 0000:c1:00.0", "nodes", name, "bus")
+        if key in seen:
+            raise where.error(f"bus id {bus} is already {seen[key]}'s", "nodes", name, "bus")
+        keys[name] = key
+        seen[key] = name
+    if keys and len(keys) == len(gpus):
+        return tuple(sorted(gpus, key=keys.__getitem__)), ()
+    note = (f"{len(keys)} of {len(gpus)} GPUs have a bus id: ranks follow the order of the file",) if keys else ()
+    return tuple(gpus), note
+
+
+def _remarks(spec: TopologySpec) -> list[str]:
+    """What a reader should know about how the file was taken."""
+    notes: list[str] = []
+    nics = [name for name, node in spec.nodes.items() if node.kind == "nic"]
+    if nics:
+        notes.append(f"network cards ({', '.join(nics[:8])}) are part of the tree, but no route uses them yet")
+    for name, node in spec.nodes.items():
+        if node.kind == "root_port" and node.link is None:
+            below = [child for child, other in spec.nodes.items() if other.parent == name]
+            if len(below) > 1:
+                notes.append(
+                    f"{name} has {len(below)} devices directly below it and no link of its own: each is taken to have its own port"
+                )
+    return notes
