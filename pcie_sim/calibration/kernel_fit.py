@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pcie_sim.calibration.kernel_tables import Row, totals
-from pcie_sim.compute.roofline import roofline
+from pcie_sim.compute.roofline import Efficiencies, roofline
 from pcie_sim.compute.work import Work
 from pcie_sim.errors import InputError
 from pcie_sim.results.fit import FitReport, FittedParameter
@@ -51,17 +51,9 @@ HELD_OUT_OF = 4
 
 
 @dataclass(frozen=True)
-class Guess:
-    """Efficiencies while they are fitted; the fields are those of ``KernelClassFit``."""
+class Guess(Efficiencies):
+    """Efficiencies while they are fitted, and the share of the memory's bandwidth at which resident rows read."""
 
-    fixed_s: float
-    bandwidth_share: float
-    flops_share: float
-    crowded_factor: float = 1.0
-    per_item_s: float = 0.0
-    serial_s: float = 0.0
-    serial_cap: float | None = None
-    sharpness: float | None = None
     resident_share: float = 1.0
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pcie_sim.catalog import load_kernel_profile
-from pcie_sim.compute.roofline import TERMS, combine, terms
+from pcie_sim.compute.roofline import TERMS, Efficiencies, combine, terms
 from pcie_sim.compute.work import work_of
 from pcie_sim.errors import NoDataError
 from pcie_sim.evidence import Evidence, weakest
@@ -131,7 +131,7 @@ class KernelModel:
             NoDataError: the GPU's file has no usable peak at all.
         """
         for name in (fit.peak, "bf16", "fp16"):
-            quantity = self.gpu.peak_flops.get(name)  # type: ignore[call-overload]
+            quantity = self.gpu.peak_flops.get(name)
             if quantity is not None and quantity.value > 0:
                 return float(quantity.value)
         raise NoDataError(f"gpu {self.gpu.name}: no bf16 or fp16 peak; add peak_flops.bf16 to its catalog file")
@@ -149,7 +149,7 @@ class KernelModel:
         if isinstance(call, Elementwise):
             return self._small(call, fit, launch)
         work = work_of(call, heads_per_item=fit.heads_per_item)
-        parts = terms(work, fit, self.gpu.memory_bandwidth.value, self.peak(fit))
+        parts = terms(work, Efficiencies.of(fit), self.gpu.memory_bandwidth.value, self.peak(fit))
         body = combine(parts, fit.sharpness)
         time = np.asarray(fit.fixed_s + body, dtype=np.float64)
         totals = {name: float(part.sum()) for name, part in zip(TERMS, parts, strict=True)}
