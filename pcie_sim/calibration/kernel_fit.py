@@ -77,6 +77,7 @@ class ClassResult:
     guess: Guess
     report: FitReport
     resident_bytes: float
+    cold_from_bytes: float
 
 
 def is_held_out(shape: str) -> bool:
@@ -169,6 +170,7 @@ def fit_class(spec: ClassSpec, rows: Sequence[Row], left: Mapping[str, int], *, 
         reasons["in the cache: used for latency only"] = len(warm)
     report = _report(spec, guess, seen, [row for row in cold if row.shape in out], peaks)
     moved = totals([*cold, *warm], spec.heads_per_item)[0]
+    cold_from = float(totals(cold, spec.heads_per_item)[0].min())
     report = replace(
         report,
         parameters=_parameters(free, np.asarray(found.x), errors, np.asarray(found.active_mask)),
@@ -177,7 +179,7 @@ def fit_class(spec: ClassSpec, rows: Sequence[Row], left: Mapping[str, int], *, 
         success=bool(found.success),
         message=str(found.message),
     )
-    return ClassResult(spec, guess, report, resident)
+    return ClassResult(spec, guess, report, resident, cold_from if warm else 0.0)
 
 
 def _parameters(free: Sequence[str], logs: Array, errors: Array | None, active: Array) -> tuple[FittedParameter, ...]:

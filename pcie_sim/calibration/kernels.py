@@ -212,6 +212,8 @@ def as_class(job: Job, result: ClassResult) -> KernelClassFit:
         sharpness=None if guess.sharpness is None else _short(guess.sharpness),
         kernels=job.kernels,
         sigma_log=_short(report.sigma_log, 2),
+        cold_from_bytes=_short(result.cold_from_bytes, 3) if result.cold_from_bytes else None,
+        cold_doubt=COLD_DOUBT if result.cold_from_bytes else 0.0,
         evidence="profile",
         rows=report.rows,
         held_out_rows=report.held_out_rows,
@@ -273,10 +275,15 @@ def profile_of(folder: Path, target: Target, gpu: GpuSpec, fits: dict[str, tuple
             "Working sets that stayed in the last-level cache are not used for bandwidth shares: decode is cold. Largest resident "
             "working sets, found as rows that read faster than the memory's peak: "
             + ", ".join(f"{name} {size / 1e6:.0f} MB" for name, size in _resident(fits).items()),
+            f"Below cold_from_bytes no row was measured out of the cache: the memory term gains a doubt of {COLD_DOUBT:g} (assumed).",
             f"Shares are of {gpu.memory_bandwidth.value / 1e9:g} GB/s and of the dense peaks in gpus/{gpu.name}.yaml.",
         ),
     )
 
+
+COLD_DOUBT = 0.2
+"""Assumed doubt about the memory term of sets that were only measured inside the cache: no cold row of that size exists, and the
+rows inside the cache bound it from below only. Written to the profile with that meaning."""
 
 EAGER_S = 7e-6
 """Assumed CPU time per kernel launched from Python (5 to 10 us); no table has it. Written to the profile with that label."""

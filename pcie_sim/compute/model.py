@@ -56,14 +56,14 @@ _KIN: dict[str, tuple[str, ...]] = {
 class KernelTime:
     """Time of a call.
 
-    ``time_s`` has the call's broadcast shape. ``sigma_log``: standard deviation of ln(true/predicted). ``extrapolated``: bytes
+    ``time_s`` and ``sigma_log`` (standard deviation of ln(true/predicted)) have the call's broadcast shape. ``extrapolated``: bytes
     moved outside what the fit covered. ``bound``: what takes most of the time over the whole array: memory, compute, items,
     serial, fixed or launch.
     """
 
     time_s: Array
     evidence: Evidence
-    sigma_log: float
+    sigma_log: Array
     extrapolated: NDArray[np.bool_]
     bound: str
 
@@ -158,7 +158,8 @@ class KernelModel:
             issue = fit.kernels * self.profile.small_kernel_eager_s
             totals["launch"] = issue * body.size if issue > float(time.mean()) else 0.0
             time = np.maximum(time, issue)
-        return KernelTime(time, fit.evidence, fit.sigma_log, _outside(work.bytes, fit), max(totals, key=totals.__getitem__))
+        sigma = _sigma(work.bytes, parts[TERMS.index("memory")], time, fit)
+        return KernelTime(time, fit.evidence, sigma, _outside(work.bytes, fit), max(totals, key=totals.__getitem__))
 
     def _small(self, call: Elementwise, fit: KernelClassFit, launch: Launch) -> KernelTime:
         """``kernels`` small kernels in a row: each has a floor, and together they move ``bytes``."""
@@ -171,7 +172,16 @@ class KernelModel:
             issue = call.kernels * self.profile.small_kernel_eager_s
             bound = "launch" if issue > float(time.mean()) else bound
             time = np.maximum(time, issue)
-        return KernelTime(time, fit.evidence, fit.sigma_log, np.zeros(time.shape, dtype=np.bool_), bound)
+        return KernelTime(time, fit.evidence, np.full(time.shape, fit.sigma_log), np.zeros(time.shape, dtype=np.bool_), bound)
+
+
+def _sigma(moved: Array, memory_s: Array, time_s: Array, fit: KernelClassFit) -> Array:
+    """The class's spread; where no row was measured out of the cache, the memory term's share of the time adds its doubt."""
+    base = np.full(time_s.shape, fit.sigma_log)
+    if fit.cold_from_bytes is None or not fit.cold_doubt:
+        return base
+    share = np.minimum(memory_s / np.maximum(time_s, 1e-15), 1.0)
+    return np.where(moved < fit.cold_from_bytes, np.hypot(base, fit.cold_doubt * share), base)
 
 
 def _outside(moved: Array, fit: KernelClassFit) -> NDArray[np.bool_]:
