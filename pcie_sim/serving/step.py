@@ -94,7 +94,7 @@ class Timer:
         self.gpu_of_rank = tuple(gpu_of_rank)
         self.launch = launch
         self.shape = shape
-        self._kernel_cache: dict[int, tuple[KernelCall, Array, Evidence, float, BoolArray]] = {}
+        self._kernel_cache: dict[int, tuple[KernelCall, Array, Evidence, Array, BoolArray]] = {}
 
     def stage(self, stage: Stage) -> Part:
         """One stage's exposed time for one micro-batch, the CPU's part in eager mode included."""
@@ -121,12 +121,13 @@ class Timer:
             self._beside(part, host, guests, index)
         return part
 
-    def _time(self, call: KernelCall) -> tuple[KernelCall, Array, Evidence, float, BoolArray]:
+    def _time(self, call: KernelCall) -> tuple[KernelCall, Array, Evidence, Array, BoolArray]:
         found = self._kernel_cache.get(id(call))
         if found is None:
             timed = self.kernels.time(call, launch="graph")
             time = np.broadcast_to(timed.time_s, self.shape)
-            found = (call, time, timed.evidence, timed.sigma_log, np.broadcast_to(timed.extrapolated, self.shape))
+            sigma = np.broadcast_to(timed.sigma_log, self.shape)
+            found = (call, time, timed.evidence, sigma, np.broadcast_to(timed.extrapolated, self.shape))
             self._kernel_cache[id(call)] = found
         return found
 
