@@ -9,7 +9,7 @@ import contextlib
 import os
 import sys
 from collections.abc import Sequence
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -105,12 +105,14 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run(arguments: list[str]) -> int:
     command = typer.main.get_command(app)
     try:
-        code: Any = command.main(args=arguments, prog_name="pcie-sim", standalone_mode=False)
+        # Not command.main(): that one handles closed pipes, interrupts and usage errors in its own way.
+        with command.make_context("pcie-sim", arguments) as context:
+            command.invoke(context)
     except typer.Exit as exc:
         return int(exc.exit_code)
     except typer.Abort as exc:
         raise KeyboardInterrupt from exc
-    return code if isinstance(code, int) else 0
+    return 0
 
 
 def _forgiving_streams() -> None:

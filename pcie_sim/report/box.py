@@ -74,7 +74,7 @@ def _label(box: Topology, name: str) -> str:
     words = [name, node.part or node.kind.replace("_", " ")]
     up = box.links.get(f"{name}.up")
     if up is not None:
-        link = f"gen{node.link.gen} x{node.link.width}" if node.link is not None else "link"
+        link = f"gen{node.link.gen} x{node.link.width}" if node.link is not None else "its own link"
         words.append(f"[{link}{f' x {node.links}' if node.links > 1 else ''}, {up.rate.value / 1e9:.1f} GB/s each way]")
     if node.bus:
         words.append(f"bus {node.bus}")
