@@ -118,7 +118,7 @@ class _LargeFluid:
         count = len(flows.routes)
         self.np = np
         self.fill = LargeFill(flows.capacity, flows.routes, flows.caps)
-        self.counts = np.zeros(count, dtype=np.int32)
+        self.counts = np.zeros(count, dtype=np.int64)
         self.served = np.zeros(count)
         self.rates = np.zeros(count)
         self.goal = np.full(count, np.inf)

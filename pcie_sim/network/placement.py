@@ -89,9 +89,12 @@ class Placement:
             label = weakest((wire.evidence, self.transport_evidence.evidence))
             steps.append(add((software, Amount(wire.value, wire.sigma, label, wire.sources))))
             latency.append(software.value + wire.value)
-            share = self.costs.share(protocol, route.transport).value
+            share = self.costs.link_share(protocol, route.transport)
             shares.append(share)
             cap = route.flow_rate.value if route.flow_rate is not None else math.inf
+            if route.transport == "SHM" and self.costs.part is not None:
+                slowest = min((self.rate_of[name] for name in route.links if not name.endswith(".mem")), default=math.inf)
+                cap = min(cap, self.costs.share(protocol, "SHM").value * slowest / share)
             ringed = self.thinks is not None and self.op not in ("all_to_all", "send_recv") and route.path_type != "NVL"
             if ringed:
                 cap = min(cap, self.costs.channel_cap(protocol, route.transport, channels) / share)
@@ -119,6 +122,11 @@ class Placement:
         """Seconds that each link is busy per message byte: wire bytes over its rate."""
         loads = FlowSet(self.capacity, self.routes, (), self.of_class, self.view(protocol).wire).link_bytes()
         return [load / rate for load, rate in zip(loads, self.capacity, strict=True)]
+
+    @cached_property
+    def rate_of(self) -> dict[str, float]:
+        """Full rate of each link by name, B/s."""
+        return {name: rate.value for name, rate in zip(self.links, self.link_rates, strict=True)}
 
     @cached_property
     def user_load(self) -> list[float]:
