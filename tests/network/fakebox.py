@@ -48,6 +48,15 @@ class FakeBox:
             found[f"s{index}.up"] = found[f"s{index}.dn"] = SimpleNamespace(rate=rate(self.uplink))
         return found
 
+    @property
+    def spec(self) -> SimpleNamespace:
+        port = SimpleNamespace(gen=5, width=16)
+        names = {name.rpartition(".")[0] for name in self.links}
+        return SimpleNamespace(nodes={name: SimpleNamespace(kind="gpu", part=None, link=port) for name in names})
+
+    def gpu_spec(self, node: str) -> SimpleNamespace:
+        return SimpleNamespace(compute_capability="9.0")
+
     def capacities(self) -> dict[str, float]:
         return {name: capacity.rate.value for name, capacity in self.links.items()}
 
