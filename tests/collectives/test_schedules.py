@@ -101,6 +101,14 @@ def mutations(schedule: Schedule, index: int) -> dict[str, Schedule]:
     return found
 
 
+def sound(schedule: Schedule) -> bool:
+    try:
+        schedule.check()
+    except ScheduleError:
+        return False
+    return True
+
+
 @pytest.mark.parametrize(("op", "name"), EVERY)
 @given(data=st.data())
 def test_a_broken_schedule_fails(op: str, name: str, data: st.DataObject) -> None:
@@ -108,9 +116,7 @@ def test_a_broken_schedule_fails(op: str, name: str, data: st.DataObject) -> Non
     schedule = build_schedule(op, name, ranks)
     index = data.draw(st.integers(0, len(schedule.transfers) - 1))
     for what, broken in mutations(schedule, index).items():
-        with pytest.raises(ScheduleError):
-            broken.check()
-            pytest.fail(f"{op}/{name} on {ranks} ranks, transfer {index}: {what} was not noticed")
+        assert not sound(broken), f"{op}/{name} on {ranks} ranks, transfer {index}: {what} was not noticed"
 
 
 def test_a_repeated_reduction_is_noticed() -> None:
@@ -130,7 +136,11 @@ def test_data_that_is_there_by_luck_of_timing_only_is_noticed() -> None:
     replace(lucky, transfers=(hop, Transfer(1, 2, 1.0, (0,), 1, (0,)))).check()
 
 
-@given(st.integers(2, 8).flatmap(lambda n: st.lists(st.lists(st.sampled_from([0.0, 0.125, 0.5, 1.0]), min_size=n, max_size=n), min_size=n, max_size=n)))
+@given(
+    st.integers(2, 8).flatmap(
+        lambda n: st.lists(st.lists(st.sampled_from([0.0, 0.125, 0.5, 1.0]), min_size=n, max_size=n), min_size=n, max_size=n)
+    )
+)
 def test_uneven_all_to_all_sends_the_matrix(matrix: list[list[float]]) -> None:
     ranks = len(matrix)
     schedule = build_schedule("all_to_all", "direct", ranks, fractions=matrix)

@@ -31,7 +31,10 @@ def test_cases_worked_by_hand(case: dict[str, Any]) -> None:
 def test_cases_against_rational_arithmetic(case: dict[str, Any]) -> None:
     number = {name: place for place, name in enumerate(case["links"])}
     capacity = [Fraction(rate) for rate in case["links"].values()]
-    flows = [(Fraction(start), [number[link] for link in case["routes"][f"{src}>{dst}"]], Fraction(size)) for start, src, dst, size in case["flows"]]
+    flows = [
+        (Fraction(start), [number[link] for link in case["routes"][f"{src}>{dst}"]], Fraction(size))
+        for start, src, dst, size in case["flows"]
+    ]
     once = exact_finish(capacity, flows)
     rounds = case.get("rounds_repeat", 1)
     expected = [float(end + max(once) * turn) for turn in range(rounds) for end in once]

@@ -144,3 +144,34 @@ def test_more_capacity_is_never_slower_with_one_bottleneck(flows: int, capacity:
 
     assert makespan(capacity + more) <= makespan(capacity)
     assert makespan(capacity) == pytest.approx(flows * size / capacity, rel=1e-12)
+
+
+@pytest.mark.parametrize("fluid", [_SmallFluid, _LargeFluid])
+def test_a_set_of_moving_flows_is_solved_once(fluid: type) -> None:
+    # ten equal rounds of four flows, each waiting for its own of the round before: one solution, not ten
+    flows = FlowSet(
+        capacity=[12.0, 4.0],
+        routes=[(0,), (0, 1)],
+        caps=[INFINITY, INFINITY],
+        of_class=[0, 0, 1, 1] * 10,
+        size=[8.0, 8.0, 4.0, 4.0] * 10,
+        deps=[() if index < 4 else (index - 4,) for index in range(40)],
+    )
+    engine = _Engine(flows)
+    engine.fluid = fluid(flows)
+    found = engine.run()
+    assert found.finish == pytest.approx([2.0 * (1 + index // 4) for index in range(40)])
+    assert len(engine.fluid.solved) == 1
+
+
+def test_a_cycle_is_refused() -> None:
+    with pytest.raises(ValueError, match="cycle"):
+        simulate(FlowSet([1.0], [(0,)], [INFINITY], [0, 0], [1.0, 1.0], deps=[(1,), (0,)]))
+
+
+def test_streams_keep_their_order_and_hide_start_ups() -> None:
+    # three sends of one stream, 1 s start-up each: only the first one shows; a late dependency holds the stream
+    flows = FlowSet([10.0], [(0,)], [INFINITY], [0, 0, 0], [10.0, 10.0, 10.0], latency=[1.0] * 3, previous=[-1, 0, 1])
+    assert simulate(flows).finish == [2.0, 3.0, 4.0]
+    late = FlowSet([10.0], [(0,)], [INFINITY], [0, 0, 0], [10.0, 10.0, 10.0], start=[5.0, 0.0, 0.0], latency=[1.0] * 3, previous=[-1, 0, 1])
+    assert simulate(late).finish == [7.0, 8.0, 9.0]
