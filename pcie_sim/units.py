@@ -30,7 +30,7 @@ _BYTE_UNITS: dict[str, int] = {
     "gb": GB,
     "tb": TB,
 }
-_TIME_UNITS: dict[str, float] = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9}
+_TIMES_PER_SECOND: dict[str, float] = {"s": 1.0, "ms": 1e3, "us": 1e6, "µs": 1e6, "ns": 1e9}
 _NUMBER = re.compile(r"\s*([+]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?)\s*([A-Za-zµ/]*)\s*\Z")
 _MAX_TEXT = 64
 MAX_BYTES = 2**60
@@ -96,13 +96,13 @@ def parse_time(text: str | int | float) -> float:
     5e-06
     """
     if isinstance(text, int | float) and not isinstance(text, bool):
-        number, factor = float(text), 1.0
+        number, per_second = float(text), 1.0
     else:
         number, unit = _split(str(text), "time", "5us")
-        if unit and unit not in _TIME_UNITS:
+        if unit and unit not in _TIMES_PER_SECOND:
             raise InputError(f"time {text!r} has an unknown unit {unit!r}; use s, ms, us or ns")
-        factor = _TIME_UNITS.get(unit, 1.0)
-    value = number * factor
+        per_second = _TIMES_PER_SECOND.get(unit, 1.0)
+    value = number / per_second
     if not math.isfinite(value) or value < 0:
         raise InputError(f"time {text!r} is out of range")
     return value

@@ -5,18 +5,17 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal
 
-import pcie_sim
 from pcie_sim.catalog.lookup import is_name, normalise, stems
 from pcie_sim.errors import unknown_name
 
+PACKAGE = Path(__file__).parents[1]
 Shipped = Literal["topologies", "validation"]
 
 
 def shipped_dir(kind: Shipped) -> Path:
     """The folder of the shipped topologies or measurements; it may be missing in a broken installation."""
-    package = Path(pcie_sim.__file__).parent
-    inside = package / "_shipped" / kind
-    return inside if inside.is_dir() else package.parent / kind
+    inside = PACKAGE / "_shipped" / kind
+    return inside if inside.is_dir() else PACKAGE.parent / kind
 
 
 def topology_names() -> tuple[str, ...]:

@@ -64,7 +64,8 @@ class ArmSpec(Spec):
 
 class MeasuredRow(Spec):
     """One measured value: serving rows name an arm and a concurrency (null: unknown, kept but not scored), collective rows
-    an op, ranks and bytes."""
+    an op, ranks and bytes.
+    """
 
     arm: Text | None = None
     concurrency: Annotated[float, Field(gt=0)] | None = None

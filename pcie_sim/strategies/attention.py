@@ -32,6 +32,10 @@ def _gemm(p: PlanContext, name: str, n: float, k: float) -> StepOp:
     return StepOp(name, "attention", Gemm(p.batch_dp, int(n), int(k), p.model.quantisation.attention_format))
 
 
+def _out(p: PlanContext, k: int) -> StepOp:
+    return StepOp("o_proj", "attention", Gemm(p.batch_dp, p.model.hidden_size, k, p.model.quantisation.attention_out_format))
+
+
 def _mla(p: PlanContext, att: MlaAttention, stage: int) -> list[StepOp]:
     """Absorbed decode form: queries are projected into the latent space, the cache is read once for all heads."""
     h, heads = p.model.hidden_size, att.heads // p.strategy.tp
@@ -50,7 +54,7 @@ def _mla(p: PlanContext, att: MlaAttention, stage: int) -> list[StepOp]:
     ops.append(StepOp("absorb q", "attention", BatchedGemm(p.batch_dp, heads, att.kv_lora_rank, att.qk_nope_head_dim)))
     ops += _cache_read(p, "mla", heads, att.latent_dim, att.latent_dim, att.kv_lora_rank, seen, stage)
     ops.append(StepOp("absorb v", "attention", BatchedGemm(p.batch_dp, heads, att.v_head_dim, att.kv_lora_rank)))
-    ops.append(_gemm(p, "o_proj", h, heads * att.v_head_dim))
+    ops.append(_out(p, heads * att.v_head_dim))
     return ops
 
 
@@ -71,7 +75,7 @@ def _indexer(p: PlanContext, att: MlaAttention) -> list[StepOp]:
 
 def _gqa(p: PlanContext, att: GqaAttention, kind: AttentionKind, stage: int) -> list[StepOp]:
     h, tp = p.model.hidden_size, p.strategy.tp
-    heads, kv = att.heads // tp, kv_heads_per_rank(att, tp)
+    heads, kv = att.heads // tp, kv_heads_per_rank(att, kind, tp)
     gate = 2 if att.output_gate else 1
     ops = [_gemm(p, "qkv", heads * att.head_dim * gate + kv * (att.head_dim + att.value_dim), h)]
     seen = p.context
@@ -79,7 +83,7 @@ def _gqa(p: PlanContext, att: GqaAttention, kind: AttentionKind, stage: int) -> 
         seen = np.minimum(p.context, float(att.sliding.window))
     elements = kv_elements_on_rank(p.model, kind, tp)
     ops += _cache_read(p, "gqa", heads, elements, att.head_dim, att.value_dim, seen, stage)
-    ops.append(_gemm(p, "o_proj", h, heads * att.value_dim))
+    ops.append(_out(p, heads * att.value_dim))
     return ops
 
 

@@ -50,12 +50,14 @@ def attention_weight_bytes(model: ModelSpec, kind: AttentionKind, tp: int) -> fl
     if kind == "linear":
         return model.attention_params(kind) / tp * per
     kv = h * (att.head_dim + att.value_dim)
-    return ((model.attention_params(kind) - kv * att.kv_heads) / tp + kv * kv_heads_per_rank(att, tp)) * per
+    out = att.heads * att.value_dim * h
+    own = (model.attention_params(kind) - kv * att.kv_heads_of(kind) - out) / tp + kv * kv_heads_per_rank(att, kind, tp)
+    return own * per + out / tp * model.quantisation.attention_out_format.bytes_per_weight
 
 
-def kv_heads_per_rank(att: GqaAttention, tp: int) -> int:
+def kv_heads_per_rank(att: GqaAttention, kind: AttentionKind, tp: int) -> int:
     """KV heads on one rank: cut when there are enough, else one, replicated."""
-    return max(1, att.kv_heads // tp)
+    return max(1, att.kv_heads_of(kind) // tp)
 
 
 def mlp_weight_bytes(model: ModelSpec, kind: MlpKind, cut: Cut) -> float:
@@ -97,7 +99,7 @@ def kv_elements_on_rank(model: ModelSpec, kind: AttentionKind, tp: int) -> float
         return 0.0
     if isinstance(att, MlaAttention):
         return float(att.latent_dim)
-    return float(kv_heads_per_rank(att, tp) * (att.head_dim + att.value_dim))
+    return float(kv_heads_per_rank(att, kind, tp) * (att.head_dim + att.value_dim))
 
 
 def kv_bytes_per_request(model: ModelSpec, resolved: Resolved, context: Axis) -> list[Array]:

@@ -1,5 +1,6 @@
 """What the reader must know about an answer: which collectives were assumed, what an AllReduce would have to cost, what did
-not fit, what stays unexplained, and the one measurement worth making. Codes are stable; texts are for people."""
+not fit, what stays unexplained, and the one measurement worth making. Codes are stable; texts are for people.
+"""
 
 from __future__ import annotations
 
@@ -137,7 +138,8 @@ def _residuals(box: Topology, results: Sequence[StrategyResult], measured: Seque
         i = workload.concurrency.index(int(row.concurrency))
         j = workload.context.index(int(row.context)) if row.context in workload.context else 0
         tpot = float(result.tpot_s[i, j]) * 1e3
-        text = f"{strategy} at C={row.concurrency:g}: measured {took:.1f} ms per token, predicted {tpot:.1f} ms; residual {took - tpot:+.1f} ms"
+        text = f"{strategy} at C={row.concurrency:g}: measured {took:.1f} ms per token, predicted {tpot:.1f} ms; "
+        text += f"residual {took - tpot:+.1f} ms"
         count, booked = all_reduces(result)
         if count and result.resolved.strategy.pp == 1:
             rest = tpot - float(booked[i, j]) * 1e3
@@ -148,11 +150,27 @@ def _residuals(box: Topology, results: Sequence[StrategyResult], measured: Seque
             good = [held for _, held in landmarks if held.quality == "good"]
             if good and needed > good[-1].value:
                 worst = landmarks[-1][1]
-                text += f"; healthy boxes measure {good[0].value:.0f} to {good[-1].value:.0f} us, the slowest published host {worst.value:.0f} us"
-        if abs(took / tpot - 1) > WORTH_NAMING:
-            text += ". This gap is left unexplained, not fitted away"
+                text += f"; healthy boxes measure {good[0].value:.0f} to {good[-1].value:.0f} us, "
+                text += f"the slowest published host {worst.value:.0f} us"
+        others = _others(rows[1:], row)
+        if others:
+            text += f". At other concurrencies (measured against predicted): {others}"
+        if any(abs(1 / (1 + (r.residual or 0.0)) - 1) > WORTH_NAMING for r in rows if r.residual is not None):
+            text += ". What is off by more than a quarter is left unexplained, not fitted away"
         notes.append(Note("residual", text))
     return notes
+
+
+def _others(rows: Sequence[MeasuredPoint], first: MeasuredPoint) -> str:
+    """The other concurrencies of the same strategy, ms per token measured against predicted."""
+    shown: dict[float, str] = {}
+    for row in rows:
+        if row.concurrency in (None, first.concurrency) or row.predicted is None or row.residual is None:
+            continue
+        took = measured_tpot_ms(row)
+        predicted = took * (1 + row.residual) if row.metric.endswith("tokens_per_s") else took / (1 + row.residual)
+        shown.setdefault(row.concurrency or 0.0, f"C={row.concurrency:g} {took:.1f} against {predicted:.1f} ms")
+    return ", ".join(shown.values())
 
 
 def _by_strategy(measured: Iterable[MeasuredPoint]) -> dict[str, list[MeasuredPoint]]:
@@ -262,7 +280,8 @@ def _command(
     top = max([*sizes, 1e6])
     if cause.startswith("cpu:hop"):
         op = "sendrecv_perf -b 4K -e 1M -f 2 -g 2 -w 50 -n 200 -G 10"
-        return f"the cost of a pipeline hop decides: {op}   # then compare with the engine's own per-hop time at pp{second.resolved.strategy.pp}"
+        stages = max(first.resolved.strategy.pp, second.resolved.strategy.pp)
+        return f"the cost of a pipeline hop decides: {op}   # then compare with the engine's own per-hop time at pp{stages}"
     if cause.startswith(("kernel:", "cpu:")):
         what = cause.split(":")[1]
         served = {"sglang": "python -m sglang.bench_one_batch", "vllm": "vllm bench latency"}.get(runtime.name, "a one-batch benchmark")

@@ -212,7 +212,7 @@ def test_shipped_topologies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     for where in (package / "_shipped" / "topologies", tmp_path / "topologies", tmp_path / "validation"):
         where.mkdir(parents=True)
     (package / "_shipped" / "topologies" / "box-a.yaml").touch()
-    monkeypatch.setattr(shipped.pcie_sim, "__file__", str(package / "__init__.py"))
+    monkeypatch.setattr(shipped, "PACKAGE", package)
     assert catalog.topology_names() == ("box-a",)
     assert catalog.shipped_topology("BOX_A") == package / "_shipped" / "topologies" / "box-a.yaml"
     assert catalog.shipped_dir("validation") == tmp_path / "validation"
