@@ -266,8 +266,14 @@ def test_library_parts_are_complete(name: str) -> None:
 def test_uncertainty_is_that_of_the_parts() -> None:
     call = CollectiveCall("all_reduce", np.array([0.0, 1e4, 1e6, 1e9]), (tuple(range(8)),))
     found = call_times(BOX, call, gpu_of_rank=BOX.gpus)
-    assert 0.03 < found.sigma_latency < 0.5
-    assert 0.03 < found.sigma_bytes < 0.5
+    for sigma in (found.sigma_latency, found.sigma_bytes):
+        assert sigma.shape == (4,)
+        assert np.all((sigma > 0.03) & (sigma < 0.5))
+    # one size alone has the same uncertainty as among others
+    alone = call_times(BOX, CollectiveCall("all_reduce", 1e6, (tuple(range(8)),)), gpu_of_rank=BOX.gpus)
+    assert float(alone.sigma_latency) == found.sigma_latency[2]
+    assert float(alone.sigma_bytes) == found.sigma_bytes[2]
+    assert (alone.evidence_latency, alone.evidence_bytes) == (found.evidence_latency, found.evidence_bytes)
     assert found.evidence in ("profile", "nominal", "assumed")
     assert not found.extrapolated.any()
     assert found.transport == "P2P"
