@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
@@ -14,6 +15,7 @@ from pcie_sim.compute.roofline import TERMS, Efficiencies, combine, terms
 from pcie_sim.compute.work import work_of
 from pcie_sim.errors import NoDataError
 from pcie_sim.evidence import Evidence, weakest
+from pcie_sim.specs.base import DEFAULT_SIGMA_LOG
 from pcie_sim.specs.gpu import GpuSpec
 from pcie_sim.specs.kernel_profile import KernelClassFit, KernelProfile
 from pcie_sim.specs.ops import (
@@ -110,7 +112,8 @@ class KernelModel:
                 if exact:
                     return found
                 note = f"stands in for {key}: {name} of {profile.name}"
-                return found.model_copy(update={"evidence": weakest([found.evidence, "nominal"]), "note": note})
+                sigma = math.hypot(found.sigma_log, DEFAULT_SIGMA_LOG["nominal"])  # another kernel than the one that was fitted
+                return found.model_copy(update={"evidence": weakest([found.evidence, "nominal"]), "sigma_log": sigma, "note": note})
         raise NoDataError(f"{self.profile.name}: no kernel class {key!r} and no default; add it to catalog/profiles/{NOMINAL}.yaml")
 
     def _candidates(self, key: str) -> Iterator[tuple[KernelProfile, str, bool]]:

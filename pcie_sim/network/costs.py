@@ -73,11 +73,22 @@ class Costs:
         return Amount(max(0.0, own.value - least), own.sigma, own.evidence, own.sources)
 
     def share(self, protocol: Protocol, transport: str) -> Amount:
-        """User bytes over payload bytes of the wire."""
+        """User bytes over the rate of the slowest link that one flow reaches."""
         if self.part is None:
             return Amount(1.0, 0.0, "measured")
         table = self.part.wire_share_host if transport == "SHM" else self.part.wire_share
         return amount(table[protocol])
+
+    def link_share(self, protocol: Protocol, transport: str) -> float:
+        """User bytes over bytes charged to links.
+
+        Peer-to-peer the whole loss is charged to the links (measured: flows that share a port or an uplink lose together). A
+        host-staged flow is slow by itself (flags and reads across host memory): it is capped, and only what its protocol really
+        sends is charged to links and memory.
+        """
+        if self.part is None:
+            return 1.0
+        return self.part.line_share[protocol].value if transport == "SHM" else self.part.wire_share[protocol].value
 
     def channel_cap(self, protocol: Protocol, transport: str, channels: int) -> float:
         """Most user bytes per second over one edge with ``channels`` channels; no cap from the usual number of channels on (the

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, cast
+from typing import TYPE_CHECKING, Literal
 
 from pcie_sim.catalog import load_typed_part
 from pcie_sim.errors import InputError, unknown_name
@@ -250,4 +250,4 @@ def _threshold(env: Mapping[str, str], tuning: LibraryTuning) -> float:
     if not re.fullmatch(r"\d{1,12}", text):
         raise InputError(f"NCCL_P2P_LL_THRESHOLD={text[:20]!r}: expected a whole number of bytes")
     # the variable counts one of the two parts into which a message is cut; the part file's number the whole message
-    return 2.0 * cast("float", float(text))
+    return 2.0 * float(text)

@@ -25,10 +25,21 @@ CROWD = 3
 """Flows in and out of one port from which it counts as crowded (the measurements behind the part's share)."""
 
 
+def _mean(pieces: Sequence[Amount]) -> Amount:
+    """Sum of weighted pieces. The same quantity at several places is not independent: equal sources are put together first."""
+    joined: dict[tuple[str, ...], Amount] = {}
+    for piece in pieces:
+        known = joined.get(piece.sources)
+        value = piece.value + (known.value if known else 0.0)
+        label = weakest((piece.evidence, known.evidence)) if known else piece.evidence
+        joined[piece.sources] = Amount(value, max(piece.sigma, known.sigma if known else 0.0), label, piece.sources)
+    return add(joined.values())
+
+
 @dataclass(frozen=True)
 class View:
     """What a placement costs with one protocol. Per transfer: ``latency`` (s) and ``wire`` (wire bytes per message byte); per
-    class: ``caps`` (wire B/s).
+    class: ``caps`` (wire B/s). ``step`` is the mean start-up of a transfer, for its uncertainty and label.
     """
 
     latency: tuple[float, ...]
@@ -84,19 +95,23 @@ class Placement:
         caps: list[float] = []
         channels = self.thinks.channels if self.thinks is not None else 0
         steps: list[Amount] = []
-        for route in self.class_route:
+        for index, route in enumerate(self.class_route):
             software, wire = self.costs.step(protocol, route.transport), amount(route.latency)
             label = weakest((wire.evidence, self.transport_evidence.evidence))
-            steps.append(add((software, Amount(wire.value, wire.sigma, label, wire.sources))))
+            weight = self.of_class.count(index) / len(self.of_class)
+            steps.append(Amount(software.value * weight, software.sigma, software.evidence, software.sources))
+            steps.append(Amount(wire.value * weight, wire.sigma, label, wire.sources))
             latency.append(software.value + wire.value)
-            share = self.costs.share(protocol, route.transport).value
+            share = self.costs.link_share(protocol, route.transport)
             shares.append(share)
             cap = route.flow_rate.value if route.flow_rate is not None else math.inf
+            if route.transport == "SHM" and self.costs.part is not None:
+                slowest = min((self.rate_of[name] for name in route.links if not name.endswith(".mem")), default=math.inf)
+                cap = min(cap, self.costs.share(protocol, "SHM").value * slowest / share)
             ringed = self.thinks is not None and self.op not in ("all_to_all", "send_recv") and route.path_type != "NVL"
             if ringed:
                 cap = min(cap, self.costs.channel_cap(protocol, route.transport, channels) / share)
             caps.append(cap)
-        worst = max(steps, key=lambda item: item.value, default=Amount(0.0, 0.0, "measured"))
         kinds = dict.fromkeys(route.transport for route in self.class_route)
         widest = max(
             (self.costs.share(protocol, kind) for kind in kinds), key=lambda item: item.sigma, default=Amount(1.0, 0.0, "measured")
@@ -105,7 +120,7 @@ class Placement:
             latency=tuple(latency[index] for index in self.of_class),
             wire=tuple(part / shares[index] for part, index in zip(self.fraction, self.of_class, strict=True)),
             caps=tuple(caps),
-            step=worst,
+            step=_mean(steps),
             share=widest,
         )
 
@@ -119,6 +134,11 @@ class Placement:
         """Seconds that each link is busy per message byte: wire bytes over its rate."""
         loads = FlowSet(self.capacity, self.routes, (), self.of_class, self.view(protocol).wire).link_bytes()
         return [load / rate for load, rate in zip(loads, self.capacity, strict=True)]
+
+    @cached_property
+    def rate_of(self) -> dict[str, float]:
+        """Full rate of each link by name, B/s."""
+        return {name: rate.value for name, rate in zip(self.links, self.link_rates, strict=True)}
 
     @cached_property
     def user_load(self) -> list[float]:

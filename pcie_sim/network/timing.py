@@ -32,16 +32,19 @@ Z90 = 1.2815515655446004
 class CallTimes:
     """Times of one collective call for an array of sizes (s; arrays have the shape of ``call.bytes``).
 
-    ``time_s = latency_s + bytes_s``; the sigmas are standard deviations of ln of the two parts; ``protocol`` is one name or an
-    array of them.
+    ``time_s = latency_s + bytes_s``; the sigmas are standard deviations of ln of the two parts, size by size; ``evidence`` is
+    the label of the sum over all sizes, the other two are those of the parts whatever the size; ``protocol`` is one name or
+    an array of them.
     """
 
     time_s: Array
     latency_s: Array
     bytes_s: Array
-    sigma_latency: float
-    sigma_bytes: float
+    sigma_latency: Array
+    sigma_bytes: Array
     evidence: Evidence
+    evidence_latency: Evidence
+    evidence_bytes: Evidence
     extrapolated: np.ndarray
     protocol: np.ndarray | str
     transport: str
@@ -86,9 +89,11 @@ def _parts(placed: Placement, protocol: Protocol, lines: Lines) -> _Parts:
     return _Parts(placed.costs.base(placed.op, protocol, placed.peers), view.step, wire)
 
 
-def _latency_sigma(base: Amount, steps: Amount, steps_s: float) -> float:
-    whole = base.value + steps_s
-    return math.hypot(base.value * base.sigma, steps_s * steps.sigma) / whole if whole > 0 else 0.0
+def _latency_sigma(parts: _Parts, steps_s: Array) -> Array:
+    """Standard deviation of ln(base + steps), the two being independent."""
+    whole = parts.base.value + steps_s
+    spread = np.hypot(parts.base.value * parts.base.sigma, steps_s * parts.step.sigma)
+    return np.divide(spread, whole, out=np.zeros(np.shape(whole)), where=whole > 0)
 
 
 def call_times(
@@ -125,7 +130,10 @@ def call_times(
         protocol=protocol,
     )
     latency, moved = np.zeros(size.shape), np.zeros(size.shape)
-    found: list[tuple[_Parts, float, float, float]] = []
+    sigma_latency, sigma_bytes = np.zeros(size.shape), np.zeros(size.shape)
+    used: list[str] = []
+    parts_used: list[_Parts] = []
+    labelled: list[tuple[float, Evidence]] = []
     for index, name in enumerate(names):
         mask = which == index
         if not np.any(mask):
@@ -135,43 +143,42 @@ def call_times(
         steps_s, bytes_s = lines.evaluate(size)
         latency = np.where(mask, parts.base.value + steps_s, latency)
         moved = np.where(mask, bytes_s, moved)
-        found.append((parts, float(np.sum(mask)) * parts.base.value, float(np.sum(steps_s[mask])), float(np.sum(bytes_s[mask]))))
-    sigma_latency = _mean_sigma(
-        [(_latency_sigma(parts.base, parts.step, steps / max(1.0, size.size)), base + steps) for parts, base, steps, _ in found]
-    )
-    floor = placed.costs.floor(sum(len(group) for group in groups)) if launch == "eager" else None
-    if floor is not None:
-        held = np.maximum(latency, floor.value - moved)
-        if np.any(held > latency):
-            sigma_latency = max(sigma_latency, floor.sigma)
-        latency = held
-    label = label_of_sum([pair for parts, base, steps, moves in found for pair in _labelled(parts, base, steps, moves)])
-    used = {name for index, name in enumerate(names) if np.any(which == index)}
+        sigma_latency = np.where(mask, _latency_sigma(parts, steps_s), sigma_latency)
+        sigma_bytes = np.where(mask, parts.wire.sigma, sigma_bytes)
+        used.append(name)
+        parts_used.append(parts)
+        totals = float(np.sum(mask)) * parts.base.value, float(np.sum(steps_s[mask])), float(np.sum(bytes_s[mask]))
+        labelled += _labelled(parts, *totals)
+    label_latency = weakest(label for parts in parts_used for label in (parts.base.evidence, parts.step.evidence))
+    sources = dict.fromkeys(source for parts in parts_used for source in parts.sources)
+    if launch == "eager":
+        floor = placed.costs.floor(sum(len(group) for group in groups))
+        held = floor.value - moved > latency
+        if np.any(held):
+            latency = np.where(held, floor.value - moved, latency)
+            sigma_latency = np.where(held, floor.sigma, sigma_latency)
+            label_latency = weakest((label_latency, floor.evidence))
+            labelled.append((float(np.sum(latency[held])), floor.evidence))
+            sources |= dict.fromkeys(floor.sources)
     return CallTimes(
         time_s=latency + moved,
         latency_s=latency,
         bytes_s=moved,
         sigma_latency=sigma_latency,
-        sigma_bytes=_mean_sigma([(parts.wire.sigma, moves) for parts, _, _, moves in found]),
-        evidence=label,
+        sigma_bytes=sigma_bytes,
+        evidence=label_of_sum(labelled),
+        evidence_latency=label_latency,
+        evidence_bytes=weakest(parts.wire.evidence for parts in parts_used),
         extrapolated=np.zeros(size.shape, dtype=bool),
-        protocol=_shown(placed, used.pop()) if len(used) == 1 else np.array(names, dtype=object)[which],
+        protocol=_shown(placed, used[0]) if len(used) == 1 else np.array(names, dtype=object)[which],
         transport=placed.transport,
-        sources=tuple(dict.fromkeys(source for parts, *_ in found for source in parts.sources)),
+        sources=tuple(sources),
         notes=(*notes, *algorithm_notes(topology.settings.env, call.op, placed.algorithm)),
     )
 
 
 def _shown(placed: Placement, protocol: str) -> str:
     return protocol if placed.costs.part is not None else "none"
-
-
-def _mean_sigma(items: list[tuple[float, float]]) -> float:
-    """Mean of sigmas weighted by the time they stand for; the plain mean when that is zero."""
-    whole = sum(weight for _, weight in items)
-    if whole > 0:
-        return sum(sigma * weight for sigma, weight in items) / whole
-    return sum(sigma for sigma, _ in items) / len(items) if items else 0.0
 
 
 def _labelled(parts: _Parts, base: float, steps: float, moves: float) -> list[tuple[float, Evidence]]:

@@ -147,9 +147,10 @@ class Timer:
         data = np.broadcast_to(timed.bytes_s, self.shape) * op.count
         total = latency + data
         beyond = np.broadcast_to(timed.extrapolated, self.shape)
-        part.book(op.bucket, total, timed.evidence)
-        part.causes.add("net:latency", latency, timed.sigma_latency)
-        part.causes.add("net:bytes", data, timed.sigma_bytes)
+        part.book(op.bucket, latency, timed.evidence_latency)
+        part.book(op.bucket, data, timed.evidence_bytes)
+        part.causes.add("net:latency", latency, np.broadcast_to(timed.sigma_latency, self.shape))
+        part.causes.add("net:bytes", data, np.broadcast_to(timed.sigma_bytes, self.shape))
         part.extrapolated = part.extrapolated | beyond
         part.lines.append(Line(op, index, total, timed.evidence, beyond))
         part.cpu_s += op.count * self.runtime.collective_issue.value

@@ -135,7 +135,9 @@ class LibraryPart(Spec):
     wire_share: dict[Protocol, Quantity]
     """Share of the link's payload rate that is user data, by protocol, peer-to-peer."""
     wire_share_host: dict[Protocol, Quantity]
-    """The same when host-staged."""
+    """The same when host-staged: what one flow reaches. Between flows that share host memory only ``line_share`` counts."""
+    line_share: dict[Protocol, Quantity]
+    """User bytes over bytes that cross a link by the protocol's own format (flags beside data)."""
     simple_extra_latency: Quantity
     """Added fixed cost of Simple over LL per call, s."""
     channel_rate: dict[Literal["p2p", "shm"], Quantity]

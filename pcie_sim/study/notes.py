@@ -33,6 +33,7 @@ def comparison_notes(
 ) -> tuple[Note, ...]:
     """All notes of a comparison (or of one prediction), most important first."""
     notes = _moe_comm(model, runtime, results)
+    notes += _a2a_winner(results, points)
     notes += _fit(results, points)
     notes += _all_reduce_cost(box, results, workload)
     notes += _residuals(box, results, measured, workload)
@@ -66,6 +67,25 @@ def _moe_comm(model: ModelSpec, runtime: RuntimeSpec, results: Sequence[Strategy
             )
         )
     return notes
+
+
+def _a2a_winner(results: Sequence[StrategyResult], points: Sequence[Point]) -> list[Note]:
+    """Where an All-to-All strategy comes out best, what remains best if no backend for it runs on the box."""
+    exchange = {result.strategy for result in results if result.resolved.moe_comm == "a2a"}
+    if not exchange or len(exchange) == len(results):
+        return []
+    won: list[str] = []
+    for key in dict.fromkeys((p.concurrency, p.context) for p in points):
+        here = sorted((p for p in points if p.fits and (p.concurrency, p.context) == key), key=lambda p: -p.tokens_per_s)
+        plain = [p for p in here if p.strategy not in exchange]
+        if here and here[0].strategy in exchange and plain:
+            behind = here[0].tokens_per_s / plain[0].tokens_per_s - 1
+            won.append(f"C={key[0]}: {plain[0].strategy} ({behind:.0%} behind)")
+    if not won:
+        return []
+    return [
+        Note("a2a_wins", f"an All-to-All strategy wins only where a backend for it runs on this box; without one: {', '.join(won[:6])}")
+    ]
 
 
 def _fit(results: Sequence[StrategyResult], points: Sequence[Point]) -> list[Note]:
