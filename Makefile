@@ -19,12 +19,12 @@ PIP := $(PY) -m pip install --quiet --disable-pip-version-check
 .PHONY: help demo test test-long bench fit-kernels lint format types imports clean
 
 help:
-	@sed -n 's/^# \{0,1\}//p' $(firstword $(MAKEFILE_LIST))
+	@sed -n -e '/^$$/q' -e 's/^# \{0,1\}//p' $(firstword $(MAKEFILE_LIST))
 
 # A new pyproject.toml makes a new environment: nothing stale stays in it.
 $(MADE): pyproject.toml
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
-	  { echo "pcie-sim needs Python 3.11 or newer; $(PYTHON) is $$($(PYTHON) --version 2>&1 | head -n 1). Try: make PYTHON=python3.12" >&2; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || \
+	  { echo "pcie-sim needs Python 3.11 or newer, and $(PYTHON) is not that. Try: make PYTHON=python3.12" >&2; exit 1; }
 	$(PYTHON) -m venv --clear $(VENV)
 	$(PIP) -e .
 	@touch $@
@@ -40,7 +40,7 @@ test: lint types imports
 	$(PY) -m pytest -q -n $(JOBS) -m "not long and not bench"
 
 test-long: lint types imports
-	PCIE_SIM_LONG=1 $(PY) -m pytest -q -n $(JOBS) -m "long or not long"
+	PCIE_SIM_LONG=1 $(PY) -m pytest -q -n $(JOBS) -m "not bench"
 
 # One process: workers side by side would disturb the clock.
 bench: $(DEV)

@@ -9,6 +9,7 @@ import contextlib
 import os
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -40,16 +41,10 @@ app = typer.Typer(
 )
 
 
-def _version(wanted: bool) -> None:
-    if wanted:
-        sys.stdout.write(f"pcie-sim {pcie_sim.__version__}\n")
-        raise typer.Exit
-
-
 @app.callback()
 def root(
     context: typer.Context,
-    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")] = False,  # noqa: ARG001
+    version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,  # noqa: ARG001
     debug: Annotated[bool, typer.Option("--debug", help="Print the traceback of an error (before or after the verb).")] = False,  # noqa: ARG001
 ) -> None:
     """Which parallelism wins on a PCIe multi-GPU box for LLM inference, by how much, at which concurrency, and why.
@@ -81,7 +76,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = [argument for argument in arguments if argument != "--debug"]
     _forgiving_streams()
     try:
-        code = _run(arguments)
+        code = _version() if "--version" in arguments else _run(arguments)
         sys.stdout.flush()
     except BrokenPipeError:
         return _reader_left()
@@ -102,6 +97,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     return code
 
 
+def _version() -> int:
+    sys.stdout.write(f"pcie-sim {pcie_sim.__version__}\n")
+    return 0
+
+
 def _run(arguments: list[str]) -> int:
     command = typer.main.get_command(app)
     try:
@@ -116,11 +116,13 @@ def _run(arguments: list[str]) -> int:
 
 
 def _forgiving_streams() -> None:
-    """A terminal without UTF-8 shows ``?`` for what it cannot, instead of failing."""
-    for stream in (sys.stdout, sys.stderr):
-        reconfigure = getattr(stream, "reconfigure", None)
-        if reconfigure is not None:
-            reconfigure(errors="replace")
+    """A terminal without UTF-8 shows ``?`` for what it cannot, and a closed stream swallows what it gets, instead of failing."""
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:
+            setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))
+        elif hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="replace")
 
 
 def _usage_error(exc: Exception) -> str | None:

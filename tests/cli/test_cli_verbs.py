@@ -357,8 +357,9 @@ def test_welcome_is_five_lines(capsys: Capture) -> None:
     assert len(re.findall(r"^  pcie-sim ", out, re.M)) == 3
 
 
-def test_version(capsys: Capture) -> None:
-    assert run(["--version"], capsys)[0] == f"pcie-sim {pcie_sim.__version__}\n"
+@pytest.mark.parametrize("argv", [["--version"], ["compare", "--version"]])
+def test_version_is_global(argv: list[str], capsys: Capture) -> None:
+    assert run(argv, capsys)[0] == f"pcie-sim {pcie_sim.__version__}\n"
 
 
 PREDICTING = "topology model runtime concurrency context env nccl p2p launch pp-layers popularity mem-fraction max-running json"
@@ -432,6 +433,13 @@ def test_a_reader_that_leaves_is_no_error() -> None:
     assert writer.stderr.read() == b""
     writer.stderr.close()
     assert writer.wait(timeout=60) == 0
+
+
+def test_closed_streams_are_no_bug() -> None:
+    closed = subprocess.run(f"{sys.executable} -m pcie_sim gpu list --json >&-", shell=True, cwd=ROOT, capture_output=True, timeout=60)  # noqa: S602
+    assert (closed.returncode, closed.stderr) == (0, b"")
+    mute = subprocess.run(f"{sys.executable} -m pcie_sim gpu show nope 2>&-", shell=True, cwd=ROOT, capture_output=True, timeout=60)  # noqa: S602
+    assert (mute.returncode, mute.stdout) == (2, b"")
 
 
 def test_json_needs_neither_rich_nor_matplotlib_nor_networkx() -> None:
