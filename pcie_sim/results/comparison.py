@@ -258,19 +258,26 @@ class Comparison(Result):
             named = strategy in (point.strategy, point.canonical)
             if named and point.concurrency == concurrency and context in (None, point.context):
                 return point
-        raise InputError(f"no point for {strategy!r} at concurrency {concurrency} in this comparison")
+        at = "" if context is None else f" and context {context}"
+        raise InputError(
+            f"no point for {strategy!r} at concurrency {concurrency}{at} in this comparison; it has {', '.join(self.strategies)}"
+        )
 
     def winner(self, *, concurrency: int, context: int | None = None) -> Winner | None:
-        """The winner at a concurrency, or None when nothing fits there.
+        """The winner at a concurrency (and context; None: the first one), or None when nothing fits there.
 
         Raises:
-            InputError: the concurrency is not part of this comparison.
+            InputError: the concurrency or the context is not part of this comparison.
         """
         if concurrency not in self.concurrencies:
             known = ", ".join(map(str, self.concurrencies))
             raise InputError(f"concurrency {concurrency} is not in this comparison; it has {known}")
+        if context is None:
+            context = self.contexts[0]
+        if context not in self.contexts:
+            raise InputError(f"context {context} is not in this comparison; it has {', '.join(map(str, self.contexts))}")
         for found in self.winners:
-            if found.concurrency == concurrency and context in (None, found.context):
+            if (found.concurrency, found.context) == (concurrency, context):
                 return found
         return None
 

@@ -71,8 +71,8 @@ class MeasuredRow(Spec):
     concurrency: Annotated[float, Field(gt=0)] | None = None
     context: float | None = None
     op: Text | None = None
-    ranks: int | None = None
-    bytes: int | None = None
+    ranks: Annotated[int, Field(ge=1, le=4096)] | None = None
+    bytes: Annotated[int, Field(ge=0)] | None = None
     launch: Literal["graph", "eager"] | None = None
     in_place: bool | None = None
     metric: Literal["tpot", "step_time", "ttft", "output_tokens_per_s", "user_tokens_per_s", "time", "rate"]
