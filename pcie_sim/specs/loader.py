@@ -43,7 +43,7 @@ def _check_events(text: str) -> None:
     depth = aliases = 0
     for event in yaml.parse(text, Loader=_Loader):
         tag = getattr(event, "tag", None)
-        if tag not in (None, "!"):  # even !!int: nothing here needs one, and on the wrong kind of node it breaks the constructors
+        if tag is not None:  # even !!int: nothing here needs one, and on the wrong kind of node it breaks the constructors
             raise _ProblemError(f"tag {str(tag)[:60]!r} is not allowed", _line(event))
         if isinstance(event, yaml.CollectionStartEvent):
             depth += 1

@@ -100,7 +100,7 @@ def test_label_of_a_sum(parts: list[tuple[float, Evidence]], label: str) -> None
     assert label_of_sum(by_label) == label
 
 
-parts_of_a_sum = st.lists(st.tuples(st.floats(0, 1e6), st.sampled_from(LABELS)), max_size=40)
+parts_of_a_sum = st.lists(st.tuples(st.just(0.0) | st.floats(1e-12, 1e6), st.sampled_from(LABELS)), max_size=40)
 
 
 @given(parts_of_a_sum)
