@@ -311,15 +311,22 @@ class Comparison(Result):
 
     def explain(self) -> str:
         """The answer in sentences: who wins where, by how much, what binds it, what did not fit, what to know."""
+        several = len(self.contexts) > 1
+
+        def place(context: int) -> str:
+            return f", context {context}" if several else ""
+
         lines = [f"{self.model} on {self.topology}, {self.runtime}"]
+        if not self.anything_fits:
+            lines.append("nothing fits at any concurrency")
         for winner in self.winners:
             point = self.point(winner.strategy, concurrency=winner.concurrency, context=winner.context)
             lead = "alone fits" if winner.margin is None else f"wins by {winner.margin:.0%}"
             lines.append(
-                f"C={winner.concurrency}: {winner.strategy} {lead} (probability {winner.probability:.2f}): "
+                f"C={winner.concurrency}{place(winner.context)}: {winner.strategy} {lead} (probability {winner.probability:.2f}): "
                 f"{point.tokens_per_s:.0f} tok/s, {point.tpot_ms:.1f} ms per token, bound by {point.bound_by} [{point.evidence}]"
             )
-        lines += [f"from C={c.concurrency:g}: {c.to_strategy} instead of {c.from_strategy}" for c in self.crossovers]
+        lines += [f"from C={c.concurrency:g}{place(c.context)}: {c.to_strategy} instead of {c.from_strategy}" for c in self.crossovers]
         lines += [f"note [{note.code}]: {note.text}" for note in self.notes]
         if self.advice:
             lines.append(f"next: {self.advice}")
