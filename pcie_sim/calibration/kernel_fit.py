@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pcie_sim.calibration.kernel_tables import Row, totals
-from pcie_sim.compute.roofline import roofline
+from pcie_sim.compute.roofline import Efficiencies, roofline
 from pcie_sim.compute.work import Work
 from pcie_sim.errors import InputError
 from pcie_sim.results.fit import FitReport, FittedParameter
@@ -39,7 +39,7 @@ UNITS = {"fixed_s": "s", "per_item_s": "s", "serial_s": "s", "serial_cap": "toke
 
 RESIDENT_RATE = 1.05
 """A row that moves its working set faster than this share of the memory's peak read it from the cache."""
-COLD_FROM = 1.15
+COLD_FROM = 1.25
 RESIDENT_UP_TO = 0.7
 """Working sets between these factors of the largest resident one may be partly resident and are left out."""
 RESIDENT_WEIGHT = 0.5
@@ -51,17 +51,9 @@ HELD_OUT_OF = 4
 
 
 @dataclass(frozen=True)
-class Guess:
-    """Efficiencies while they are fitted; the fields are those of ``KernelClassFit``."""
+class Guess(Efficiencies):
+    """Efficiencies while they are fitted, and the share of the memory's bandwidth at which resident rows read."""
 
-    fixed_s: float
-    bandwidth_share: float
-    flops_share: float
-    crowded_factor: float = 1.0
-    per_item_s: float = 0.0
-    serial_s: float = 0.0
-    serial_cap: float | None = None
-    sharpness: float | None = None
     resident_share: float = 1.0
 
 
@@ -85,6 +77,7 @@ class ClassResult:
     guess: Guess
     report: FitReport
     resident_bytes: float
+    cold_from_bytes: float
 
 
 def is_held_out(shape: str) -> bool:
@@ -177,6 +170,7 @@ def fit_class(spec: ClassSpec, rows: Sequence[Row], left: Mapping[str, int], *, 
         reasons["in the cache: used for latency only"] = len(warm)
     report = _report(spec, guess, seen, [row for row in cold if row.shape in out], peaks)
     moved = totals([*cold, *warm], spec.heads_per_item)[0]
+    cold_from = float(totals(cold, spec.heads_per_item)[0].min())
     report = replace(
         report,
         parameters=_parameters(free, np.asarray(found.x), errors, np.asarray(found.active_mask)),
@@ -185,7 +179,7 @@ def fit_class(spec: ClassSpec, rows: Sequence[Row], left: Mapping[str, int], *, 
         success=bool(found.success),
         message=str(found.message),
     )
-    return ClassResult(spec, guess, report, resident)
+    return ClassResult(spec, guess, report, resident, cold_from if warm else 0.0)
 
 
 def _parameters(free: Sequence[str], logs: Array, errors: Array | None, active: Array) -> tuple[FittedParameter, ...]:

@@ -24,6 +24,7 @@ MAX_FILE_BYTES = 64 * 2**20
 MAX_ROWS = 500_000
 MAX_WHOLE = 10**9
 MAX_TIME_US = 1e9
+MAX_TP = 64
 
 FORMATS: dict[str, WeightFormat] = {
     "bfloat16": BF16,
@@ -37,6 +38,9 @@ FORMATS: dict[str, WeightFormat] = {
 
 MLA_LATENT, MLA_ROPE = 512, 64
 """DeepSeek V3 and Kimi K2: kv_lora_rank and qk_rope_head_dim (their config.json); the MLA tables hold no other shape."""
+
+GROUP_LIMITED_EXPERTS = 256
+"""Number of experts of the model in the tables whose router first picks 4 of 8 groups (DeepSeek V3, its config.json)."""
 
 VOCABULARY = {"Llama-3.1-8B": 128_256, "Qwen3-32B": 151_936, "Qwen3-30B-A3B-Instruct-2507": 151_936}
 HIDDEN = {"Llama-3.1-8B": 4096, "Qwen3-32B": 5120, "Qwen3-30B-A3B-Instruct-2507": 2048}
@@ -76,13 +80,13 @@ class _Line:
     def _fail(self, key: str, want: str) -> InputError:
         return InputError(f"{self.path.name}:{self.number}: {key} is {self.cells[key][:40]!r}; expected {want}")
 
-    def whole(self, key: str, low: int = 1) -> int:
+    def whole(self, key: str, low: int = 1, high: int = MAX_WHOLE) -> int:
         try:
             value = int(self.cells[key][:20])
         except ValueError:
             raise self._fail(key, "a whole number") from None
-        if not low <= value <= MAX_WHOLE:
-            raise self._fail(key, f"a number from {low} to {MAX_WHOLE}")
+        if not low <= value <= high:
+            raise self._fail(key, f"a number from {low} to {high}")
         return value
 
     def seconds(self, key: str) -> float:
@@ -142,7 +146,7 @@ def lm_head_rows(path: Path, gpu: str, *, largest_m: int) -> Iterator[Row | Left
         model = line.text("model").rsplit("/", 1)[-1]
         if line.text("gpu") != gpu or line.text("layer") != "lm_head" or model not in HIDDEN:
             continue
-        m, n, k = line.whole("tokens"), VOCABULARY[model] // line.whole("tp"), HIDDEN[model]
+        m, n, k = line.whole("tokens"), VOCABULARY[model] // line.whole("tp", high=MAX_TP), HIDDEN[model]
         if m > largest_m:
             yield Left(f"more than {largest_m} tokens (prefill)")
             continue
@@ -188,7 +192,8 @@ def mla_rows(path: Path, *, fewest_heads: int) -> Iterator[Row | Left]:
 def balanced_experts(tokens: int, topk: int, experts: int, ep: int) -> tuple[int, int]:
     """Distinct experts and token-expert pairs on the most loaded rank when the load is as even as it can be.
 
-    ``tokens x topk`` slots go round robin over ``experts``, contiguous blocks of experts over ``ep`` ranks.
+    ``tokens x topk`` slots go round robin over ``experts``, and experts round robin over ``ep`` ranks (what the tables' times with
+    ep > 1 agree with: one token on 8 ranks takes the time of one expert).
 
     >>> balanced_experts(1, 8, 384, 1), balanced_experts(8, 8, 384, 8), balanced_experts(64, 8, 384, 8)
     ((8, 8), (8, 8), (48, 64))
@@ -239,9 +244,6 @@ def expert_rows(path: Path, framework: str, kernel: str, dtype: str, *, largest_
             yield Row(f"{hidden}/{inter} {experts} tp{tp} ep{ep}", call, line.seconds("latency_us"), size, tokens)
 
 
-GROUP_LIMITED_EXPERTS = 256
-
-
 def sampler_rows(path: Path, gpu: str) -> Iterator[Row | Left]:
     """The sampler of the layer profiles, one shape per vocabulary and model; tp2 repeats tp1 and is left out."""
     for line in read_lines(path, ("gpu", "model", "tp", "layer", "tokens", "time_us")):
@@ -257,11 +259,9 @@ def sampler_rows(path: Path, gpu: str) -> Iterator[Row | Left]:
 
 def small_kernel_times(path: Path, gpu: str, *, largest_tokens: int = 16) -> list[float]:
     """Seconds of norms, rope and activation kernels at decode batches (each one small kernel)."""
-    found = []
-    for line in read_lines(path, ("gpu", "layer", "tokens", "time_us")):
-        if line.text("gpu") == gpu and line.text("layer") in SMALL_LAYERS and line.whole("tokens") <= largest_tokens:
-            found.append(line.seconds("time_us"))
-    return found
+    lines = read_lines(path, ("gpu", "layer", "tokens", "time_us"))
+    chosen = (line for line in lines if line.text("gpu") == gpu and line.text("layer") in SMALL_LAYERS)
+    return [line.seconds("time_us") for line in chosen if line.whole("tokens") <= largest_tokens]
 
 
 def split(rows: Iterator[Row | Left]) -> tuple[list[Row], dict[str, int]]:

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -25,6 +25,7 @@ from pcie_sim.results.fit import FitReport
 from pcie_sim.specs.gpu import GpuSpec
 from pcie_sim.specs.kernel_profile import KernelClassFit, KernelProfile
 
+Peak = Literal["fp16", "bf16", "fp8", "fp4", "int8"]
 Rows = Callable[[], Iterator[Row | Left]]
 
 LARGEST_TOKENS = 512
@@ -41,7 +42,7 @@ class Job:
 
     spec: ClassSpec
     rows: Rows
-    peak: str
+    peak: Peak
     kernels: int
     source: str
     cache: str
@@ -65,7 +66,7 @@ TARGETS = (
     Target("l40s", "l40s", "kernels-l40s", "L40S kernels", None),
 )
 
-_EXPERTS: dict[str, dict[str, tuple[str, str, str, str, tuple[str, ...]]]] = {
+_EXPERTS: dict[str, dict[str, tuple[str, str, str, Peak, tuple[str, ...]]]] = {
     # class -> framework, kernel source, dtype in the table, peak, extra parameters
     "rtxpro6000": {
         "experts:int4": ("sglang", "sglang_marlin_moe", "int4_wo", "bf16", ("crowded_factor",)),
@@ -83,6 +84,9 @@ _EXPERTS: dict[str, dict[str, tuple[str, str, str, str, tuple[str, ...]]]] = {
         "experts:mxfp4": ("vllm", "vllm_gptossmxfp4moe_marlin_marlinexperts", "w4a16_mxfp4", "bf16", ()),
     },
 }
+EXPERT_SHARPNESS, EXPERT_FLOPS = 1.5, 0.5
+"""Decode rows do not determine them: the corner that held-out shapes like best (1.5, against 1, 2 and 3), and the middle of the
+compute shares that rows of up to 2048 tokens give (0.35 to 0.7)."""
 _VERSION = {"sglang": "sglang 0.5.14", "vllm": "vllm 0.24.0"}
 
 
@@ -102,7 +106,7 @@ def _gemm_jobs(folder: Path, target: Target) -> Iterator[Job]:
 
     extra = f"; lm_head rows of {LLMSERVINGSIM}" if target.layers is not None else ""
     yield Job(ClassSpec("gemm:bf16", ROOF), bf16, "bf16", 1, f"{AICONFIGURATOR}: gemm, sglang 0.5.14 torch linear{extra}", "gemm")
-    narrow = [("fp8", "fp8", "sgl_kernel fp8_scaled_mm")]
+    narrow: list[tuple[str, Peak, str]] = [("fp8", "fp8", "sgl_kernel fp8_scaled_mm")]
     if target.stem == "rtxpro6000":
         narrow.append(("nvfp4", "fp4", "flashinfer cutlass nvfp4"))
     for dtype, peak, kernel in narrow:
@@ -143,8 +147,14 @@ def _attention_jobs(folder: Path, target: Target) -> Iterator[Job]:
 def _expert_jobs(folder: Path, target: Target) -> Iterator[Job]:
     path = folder / f"moe_kernels_{target.stem}.csv"
     for key, (framework, kernel, dtype, peak, extra) in _EXPERTS[target.stem].items():
+        given = {"flops_share": EXPERT_FLOPS}
+        free: tuple[str, ...] = ("fixed_s", "bandwidth_share")
+        if "per_item_s" in extra:
+            free = (*free, "sharpness")  # many small experts determine the corner
+        else:
+            given["sharpness"] = EXPERT_SHARPNESS
         yield Job(
-            ClassSpec(key, (*ROOF, *extra)),
+            ClassSpec(key, (*free, *extra), given),
             lambda a=framework, b=kernel, c=dtype: tables.expert_rows(path, a, b, c, largest_tokens=LARGEST_TOKENS),  # type: ignore[misc]
             peak,
             5,
@@ -180,7 +190,7 @@ def fit_target(folder: Path, target: Target, gpu: GpuSpec) -> dict[str, tuple[Jo
     found = {}
     for job, rows, left in todo:
         spec = ClassSpec(job.spec.key, job.spec.free, job.spec.given, job.spec.heads_per_item, resident[job.cache])
-        peak = gpu.peak_flops[job.peak].value  # type: ignore[index]
+        peak = gpu.peak_flops[job.peak].value
         found[spec.key] = (job, fit_class(spec, rows, left, bandwidth=bandwidth, peak=peak))
     return found
 
@@ -194,7 +204,7 @@ def as_class(job: Job, result: ClassResult) -> KernelClassFit:
         bandwidth_share=_short(guess.bandwidth_share),
         crowded_factor=_short(guess.crowded_factor),
         flops_share=_short(guess.flops_share),
-        peak=job.peak,  # type: ignore[arg-type]
+        peak=job.peak,
         per_item_s=_short(guess.per_item_s),
         heads_per_item=job.spec.heads_per_item,
         serial_s=_short(guess.serial_s),
@@ -202,6 +212,8 @@ def as_class(job: Job, result: ClassResult) -> KernelClassFit:
         sharpness=None if guess.sharpness is None else _short(guess.sharpness),
         kernels=job.kernels,
         sigma_log=_short(report.sigma_log, 2),
+        cold_from_bytes=_short(result.cold_from_bytes, 3) if result.cold_from_bytes else None,
+        cold_doubt=COLD_DOUBT if result.cold_from_bytes else 0.0,
         evidence="profile",
         rows=report.rows,
         held_out_rows=report.held_out_rows,
@@ -263,10 +275,15 @@ def profile_of(folder: Path, target: Target, gpu: GpuSpec, fits: dict[str, tuple
             "Working sets that stayed in the last-level cache are not used for bandwidth shares: decode is cold. Largest resident "
             "working sets, found as rows that read faster than the memory's peak: "
             + ", ".join(f"{name} {size / 1e6:.0f} MB" for name, size in _resident(fits).items()),
+            f"Below cold_from_bytes no row was measured out of the cache: the memory term gains a doubt of {COLD_DOUBT:g} (assumed).",
             f"Shares are of {gpu.memory_bandwidth.value / 1e9:g} GB/s and of the dense peaks in gpus/{gpu.name}.yaml.",
         ),
     )
 
+
+COLD_DOUBT = 0.2
+"""Assumed doubt about the memory term of sets that were only measured inside the cache: no cold row of that size exists, and the
+rows inside the cache bound it from below only. Written to the profile with that meaning."""
 
 EAGER_S = 7e-6
 """Assumed CPU time per kernel launched from Python (5 to 10 us); no table has it. Written to the profile with that label."""

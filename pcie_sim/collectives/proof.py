@@ -58,9 +58,8 @@ def promised_state(schedule: Schedule) -> list[State]:
 
 def _fail(schedule: Schedule, index: int, what: str) -> ScheduleError:
     transfer = schedule.transfers[index]
-    return ScheduleError(
-        f"{schedule.op}/{schedule.algorithm} on {schedule.ranks} ranks: transfer {index} ({transfer.src} -> {transfer.dst}, step {transfer.step}): {what}"
-    )
+    which = f"transfer {index} ({transfer.src} -> {transfer.dst}, step {transfer.step})"
+    return ScheduleError(f"{schedule.op}/{schedule.algorithm} on {schedule.ranks} ranks: {which}: {what}")
 
 
 def _shape(schedule: Schedule) -> None:
@@ -98,26 +97,10 @@ def _happens_before(schedule: Schedule) -> list[int]:
     for index, previous in enumerate(schedule.stream_predecessor):
         if previous >= 0:
             parents[index].add(previous)
-    children: list[list[int]] = [[] for _ in range(count)]
-    for index, items in enumerate(parents):
-        for parent in items:
-            children[parent].append(index)
-    waiting = [len(items) for items in parents]
-    ready = [index for index in range(count) if waiting[index] == 0]
     before = [0] * count
-    done = 0
-    while ready:
-        index = ready.pop()
-        done += 1
+    for index in schedule.order:
         for parent in parents[index]:
             before[index] |= before[parent] | (1 << parent)
-        for child in children[index]:
-            waiting[child] -= 1
-            if waiting[child] == 0:
-                ready.append(child)
-    if done != count:
-        stuck = next(index for index in range(count) if waiting[index] > 0)
-        raise _fail(schedule, stuck, "its dependencies form a cycle")
     for index, transfer in enumerate(schedule.transfers):
         late = [dep for dep in transfer.deps if schedule.transfers[dep].step > transfer.step]
         if late:

@@ -18,7 +18,9 @@ MAX_TRANSFERS = 2_000_000
 class Builder(Protocol):
     """``build(ranks, fractions)``: the schedule for ``ranks`` >= 2; ``fractions`` is an n x n matrix for all_to_all, else None."""
 
-    def __call__(self, ranks: int, fractions: Fractions | None = None) -> Schedule: ...
+    def __call__(self, ranks: int, fractions: Fractions | None = None) -> Schedule:
+        """The schedule on ``ranks`` ranks."""
+        ...
 
 
 _BUILDERS: dict[tuple[str, str], Builder] = {}

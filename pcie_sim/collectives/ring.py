@@ -40,7 +40,7 @@ def _ring_steps(ranks: int, steps: int, shift: int, reduce_steps: int) -> tuple[
 
 @register("all_reduce", "ring")
 def all_reduce(ranks: int, fractions: Fractions | None = None) -> Schedule:
-    """n - 1 steps that add, then n - 1 that pass the sums on; 2 (n - 1) / n of the message over every edge."""
+    """Adds in n - 1 steps, passes the sums on in n - 1 more; 2 (n - 1) / n of the message over every edge."""
     del fractions
     steps = 2 * (ranks - 1)
     return Schedule("all_reduce", "ring", ranks, _ring_steps(ranks, steps, 0, ranks - 1), steps, (1.0 / ranks,) * ranks)
@@ -48,14 +48,14 @@ def all_reduce(ranks: int, fractions: Fractions | None = None) -> Schedule:
 
 @register("reduce_scatter", "ring")
 def reduce_scatter(ranks: int, fractions: Fractions | None = None) -> Schedule:
-    """n - 1 adding steps; rank r ends with the sum of chunk r. The message is the whole input, as nccl-tests counts it."""
+    """Adds in n - 1 steps; rank r ends with the sum of chunk r. The message is the whole input, as nccl-tests counts it."""
     del fractions
     return Schedule("reduce_scatter", "ring", ranks, _ring_steps(ranks, ranks - 1, -1, ranks), ranks - 1, (1.0 / ranks,) * ranks)
 
 
 @register("all_gather", "ring")
 def all_gather(ranks: int, fractions: Fractions | None = None) -> Schedule:
-    """n - 1 copying steps, each rank starting with its own chunk. The message is the whole output."""
+    """Copies in n - 1 steps, each rank starting with its own chunk. The message is the whole output."""
     del fractions
     return Schedule("all_gather", "ring", ranks, _ring_steps(ranks, ranks - 1, 0, 0), ranks - 1, (1.0 / ranks,) * ranks)
 
@@ -64,7 +64,7 @@ def _chain(op: str, path: list[int], *, reduce: bool) -> Schedule:
     """``path[0] -> path[1] -> ...``, chunk after chunk; chunk k crosses hop h in step h + k."""
     hops, chunks = len(path) - 1, PIPELINE_CHUNKS
     share = 1.0 / chunks
-    order = sorted(((hop + chunk, hop, chunk) for hop in range(hops) for chunk in range(chunks)))
+    order = sorted((hop + chunk, hop, chunk) for hop in range(hops) for chunk in range(chunks))
     index = {(hop, chunk): place for place, (_, hop, chunk) in enumerate(order)}
     transfers = tuple(
         Transfer(path[hop], path[hop + 1], share, (index[hop - 1, chunk],) if hop else (), step, (chunk,), reduce)

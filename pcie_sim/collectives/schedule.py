@@ -67,6 +67,31 @@ class Schedule:
             found[transfer.step].append(index)
         return tuple(tuple(items) for items in found)
 
+    @cached_property
+    def order(self) -> tuple[int, ...]:
+        """The transfers by index so that each stands after all it depends on and after the one before it in its stream.
+
+        Raises:
+            ScheduleError: the dependencies form a cycle.
+        """
+        count = len(self.transfers)
+        waiting = [0] * count
+        children: list[list[int]] = [[] for _ in range(count)]
+        for index, (transfer, previous) in enumerate(zip(self.transfers, self.stream_predecessor, strict=True)):
+            for parent in {*transfer.deps, *((previous,) if previous >= 0 else ())}:
+                waiting[index] += 1
+                children[parent].append(index)
+        found = [index for index in range(count) if not waiting[index]]
+        for index in found:
+            for child in children[index]:
+                waiting[child] -= 1
+                if not waiting[child]:
+                    found.append(child)
+        if len(found) != count:
+            stuck = next(index for index in range(count) if waiting[index])
+            raise ScheduleError(f"{self.op}/{self.algorithm} on {self.ranks} ranks: transfer {stuck}: its dependencies form a cycle")
+        return tuple(found)
+
     def sent_fraction(self) -> float:
         """Share of the message that all ranks together put on the wire."""
         return sum(transfer.fraction for transfer in self.transfers)

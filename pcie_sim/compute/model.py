@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
@@ -10,10 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pcie_sim.catalog import load_kernel_profile
-from pcie_sim.compute.roofline import TERMS, combine, terms
+from pcie_sim.compute.roofline import TERMS, Efficiencies, combine, terms
 from pcie_sim.compute.work import work_of
 from pcie_sim.errors import NoDataError
 from pcie_sim.evidence import Evidence, weakest
+from pcie_sim.specs.base import DEFAULT_SIGMA_LOG
 from pcie_sim.specs.gpu import GpuSpec
 from pcie_sim.specs.kernel_profile import KernelClassFit, KernelProfile
 from pcie_sim.specs.ops import (
@@ -56,14 +58,14 @@ _KIN: dict[str, tuple[str, ...]] = {
 class KernelTime:
     """Time of a call.
 
-    ``time_s`` has the call's broadcast shape. ``sigma_log``: standard deviation of ln(true/predicted). ``extrapolated``: bytes
+    ``time_s`` and ``sigma_log`` (standard deviation of ln(true/predicted)) have the call's broadcast shape. ``extrapolated``: bytes
     moved outside what the fit covered. ``bound``: what takes most of the time over the whole array: memory, compute, items,
     serial, fixed or launch.
     """
 
     time_s: Array
     evidence: Evidence
-    sigma_log: float
+    sigma_log: Array
     extrapolated: NDArray[np.bool_]
     bound: str
 
@@ -110,7 +112,8 @@ class KernelModel:
                 if exact:
                     return found
                 note = f"stands in for {key}: {name} of {profile.name}"
-                return found.model_copy(update={"evidence": weakest([found.evidence, "nominal"]), "note": note})
+                sigma = math.hypot(found.sigma_log, DEFAULT_SIGMA_LOG["nominal"])  # another kernel than the one that was fitted
+                return found.model_copy(update={"evidence": weakest([found.evidence, "nominal"]), "sigma_log": sigma, "note": note})
         raise NoDataError(f"{self.profile.name}: no kernel class {key!r} and no default; add it to catalog/profiles/{NOMINAL}.yaml")
 
     def _candidates(self, key: str) -> Iterator[tuple[KernelProfile, str, bool]]:
@@ -131,7 +134,7 @@ class KernelModel:
             NoDataError: the GPU's file has no usable peak at all.
         """
         for name in (fit.peak, "bf16", "fp16"):
-            quantity = self.gpu.peak_flops.get(name)  # type: ignore[call-overload]
+            quantity = self.gpu.peak_flops.get(name)
             if quantity is not None and quantity.value > 0:
                 return float(quantity.value)
         raise NoDataError(f"gpu {self.gpu.name}: no bf16 or fp16 peak; add peak_flops.bf16 to its catalog file")
@@ -149,7 +152,7 @@ class KernelModel:
         if isinstance(call, Elementwise):
             return self._small(call, fit, launch)
         work = work_of(call, heads_per_item=fit.heads_per_item)
-        parts = terms(work, fit, self.gpu.memory_bandwidth.value, self.peak(fit))
+        parts = terms(work, Efficiencies.of(fit), self.gpu.memory_bandwidth.value, self.peak(fit))
         body = combine(parts, fit.sharpness)
         time = np.asarray(fit.fixed_s + body, dtype=np.float64)
         totals = {name: float(part.sum()) for name, part in zip(TERMS, parts, strict=True)}
@@ -158,7 +161,8 @@ class KernelModel:
             issue = fit.kernels * self.profile.small_kernel_eager_s
             totals["launch"] = issue * body.size if issue > float(time.mean()) else 0.0
             time = np.maximum(time, issue)
-        return KernelTime(time, fit.evidence, fit.sigma_log, _outside(work.bytes, fit), max(totals, key=totals.__getitem__))
+        sigma = _sigma(work.bytes, parts[TERMS.index("memory")], time, fit)
+        return KernelTime(time, fit.evidence, sigma, _outside(work.bytes, fit), max(totals, key=totals.__getitem__))
 
     def _small(self, call: Elementwise, fit: KernelClassFit, launch: Launch) -> KernelTime:
         """``kernels`` small kernels in a row: each has a floor, and together they move ``bytes``."""
@@ -171,7 +175,16 @@ class KernelModel:
             issue = call.kernels * self.profile.small_kernel_eager_s
             bound = "launch" if issue > float(time.mean()) else bound
             time = np.maximum(time, issue)
-        return KernelTime(time, fit.evidence, fit.sigma_log, np.zeros(time.shape, dtype=np.bool_), bound)
+        return KernelTime(time, fit.evidence, np.full(time.shape, fit.sigma_log), np.zeros(time.shape, dtype=np.bool_), bound)
+
+
+def _sigma(moved: Array, memory_s: Array, time_s: Array, fit: KernelClassFit) -> Array:
+    """The class's spread; where no row was measured out of the cache, the memory term's share of the time adds its doubt."""
+    base = np.full(time_s.shape, fit.sigma_log)
+    if fit.cold_from_bytes is None or not fit.cold_doubt:
+        return base
+    share = np.minimum(memory_s / np.maximum(time_s, 1e-15), 1.0)
+    return np.where(moved < fit.cold_from_bytes, np.hypot(base, fit.cold_doubt * share), base)
 
 
 def _outside(moved: Array, fit: KernelClassFit) -> NDArray[np.bool_]:

@@ -2,33 +2,41 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from dataclasses import dataclass
 
 import numpy as np
 
 from pcie_sim.compute.work import Work
+from pcie_sim.specs.kernel_profile import KernelClassFit
 from pcie_sim.specs.ops import Array
 
 
-class Efficiencies(Protocol):
-    """What the roofline needs of a kernel class (``specs.kernel_profile.KernelClassFit`` has it)."""
+@dataclass(frozen=True)
+class Efficiencies:
+    """What a kernel reaches of its GPU; field by field that of ``specs.kernel_profile.KernelClassFit``, which explains them."""
 
-    @property
-    def fixed_s(self) -> float: ...
-    @property
-    def bandwidth_share(self) -> float: ...
-    @property
-    def crowded_factor(self) -> float: ...
-    @property
-    def flops_share(self) -> float: ...
-    @property
-    def per_item_s(self) -> float: ...
-    @property
-    def serial_s(self) -> float: ...
-    @property
-    def serial_cap(self) -> float | None: ...
-    @property
-    def sharpness(self) -> float | None: ...
+    fixed_s: float
+    bandwidth_share: float
+    flops_share: float
+    crowded_factor: float = 1.0
+    per_item_s: float = 0.0
+    serial_s: float = 0.0
+    serial_cap: float | None = None
+    sharpness: float | None = None
+
+    @staticmethod
+    def of(fit: KernelClassFit) -> Efficiencies:
+        """The efficiencies of a profile's class."""
+        return Efficiencies(
+            fit.fixed_s,
+            fit.bandwidth_share,
+            fit.flops_share,
+            fit.crowded_factor,
+            fit.per_item_s,
+            fit.serial_s,
+            fit.serial_cap,
+            fit.sharpness,
+        )
 
 
 TERMS = ("memory", "compute", "items", "serial")

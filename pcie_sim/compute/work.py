@@ -119,7 +119,9 @@ def _serial(call: KernelCall) -> Array:
 
 
 def _crowded(call: KernelCall) -> Array:
-    return (_axis(call.tokens) > call.local) * 1.0 if isinstance(call, Experts) else np.zeros(())
+    if not isinstance(call, Experts):
+        return np.zeros(())
+    return np.asarray(_axis(call.tokens) > call.local, dtype=np.float64)
 
 
 def work_of(call: KernelCall, *, heads_per_item: int = 1) -> Work:

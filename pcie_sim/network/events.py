@@ -53,6 +53,10 @@ class FlowRun:
     events: int
 
 
+_MEMO_NUMBERS = 20_000_000
+"""Numbers kept in one run's solutions before they are dropped (about 160 MB of keys)."""
+
+
 class _SmallFluid:
     """Moving flows by class, in lists. Every class counts the bytes that each of its flows has got so far (``served``)."""
 
@@ -83,6 +87,8 @@ class _SmallFluid:
             key = tuple(self.counts)
             rates = self.solved.get(key)
             if rates is None:
+                if len(self.solved) * len(key) > _MEMO_NUMBERS:
+                    self.solved.clear()
                 rates = self.solved[key] = fill_small(self.capacity, self.routes, self.counts, self.caps)
             self.rates = rates
             self.active = [index for index, count in enumerate(key) if count]
@@ -118,7 +124,7 @@ class _LargeFluid:
         count = len(flows.routes)
         self.np = np
         self.fill = LargeFill(flows.capacity, flows.routes, flows.caps)
-        self.counts = np.zeros(count, dtype=np.int32)
+        self.counts = np.zeros(count, dtype=np.int64)
         self.served = np.zeros(count)
         self.rates = np.zeros(count)
         self.goal = np.full(count, np.inf)
@@ -173,9 +179,6 @@ class _LargeFluid:
         self.moving -= len(done)
         done.sort()
         return done
-
-
-_MEMO_NUMBERS = 20_000_000
 
 
 def simulate(flows: FlowSet) -> FlowRun:

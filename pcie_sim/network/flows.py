@@ -165,16 +165,11 @@ class _CaseReader:
         rounds = self.case.get("rounds_repeat", 1)
         if rounds is None:
             return 1
-        if (
-            isinstance(rounds, bool)
-            or not isinstance(rounds, int | float)
-            or rounds != rounds
-            or rounds < 1
-            or rounds != math.floor(rounds)
-        ):
+        number = isinstance(rounds, int | float) and not isinstance(rounds, bool)
+        if not number or not 1 <= rounds < INFINITY or rounds != rounds // 1:
             raise self._bad("rounds_repeat", "expected a whole number, 1 or more")
         if rounds * flows > MAX_COMPLETIONS:
-            raise self._bad("rounds_repeat", f"{rounds} rounds x {flows} flows is more than {MAX_COMPLETIONS} completions")
+            raise self._bad("rounds_repeat", f"too many rounds for {flows} flows: more than {MAX_COMPLETIONS} completions")
         return int(rounds)
 
     def _number(self, key: str, value: Any, parse: Any, *, most: float = INFINITY) -> float:

@@ -55,13 +55,10 @@ def fill_small(capacity: Sequence[float], routes: Sequence[Sequence[int]], weigh
     load: dict[int, int] = {}
     users: dict[int, list[int]] = {}
     growing: set[int] = set()
-    capped: list[tuple[float, int]] = []
     for index, weight in enumerate(weights):
         if not weight:
             continue
         growing.add(index)
-        if caps[index] < INFINITY:
-            capped.append((caps[index], index))
         for link in routes[index]:
             if link in load:
                 load[link] += weight
@@ -69,36 +66,30 @@ def fill_small(capacity: Sequence[float], routes: Sequence[Sequence[int]], weigh
             else:
                 load[link] = weight
                 users[link] = [index]
-    capped.sort(reverse=True)
+    capped = sorted(((caps[index], index) for index in growing if caps[index] < INFINITY), reverse=True)
     left = {link: capacity[link] for link in load}
     while growing:
         level = min([left[link] / weight for link, weight in load.items()], default=INFINITY)
         while capped and capped[-1][1] not in growing:
             capped.pop()
-        if capped and capped[-1][0] < level:
-            level = capped[-1][0]
+        if capped:
+            level = min(level, capped[-1][0])
         if level == INFINITY:
             for index in growing:
                 rates[index] = INFINITY
             break
         edge = level * (1.0 + TIE)
-        frozen: list[int] = []
-        for link in [link for link, weight in load.items() if left[link] / weight <= edge]:
-            for index in users[link]:
-                if index in growing:
-                    growing.discard(index)
-                    frozen.append(index)
+        full = [link for link, weight in load.items() if left[link] / weight <= edge]
+        frozen = {index for link in full for index in users[link] if index in growing}
         while capped and capped[-1][0] <= edge:
-            index = capped.pop()[1]
-            if index in growing:
-                growing.discard(index)
-                frozen.append(index)
-        for index in frozen:
+            frozen.add(capped.pop()[1])
+        frozen &= growing
+        growing -= frozen
+        for index in sorted(frozen):
             rates[index] = level
             weight = weights[index]
-            taken = level * weight
             for link in routes[index]:
-                left[link] -= taken
+                left[link] -= level * weight
                 load[link] -= weight
                 if not load[link]:
                     del load[link]

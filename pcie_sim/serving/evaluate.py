@@ -21,7 +21,7 @@ from pcie_sim.serving.memory import Capacity, capacity, graph_max_batch
 from pcie_sim.serving.step import Line, Part, Timer, time_plan
 from pcie_sim.serving.uncertainty import Causes
 from pcie_sim.specs.model import ModelSpec
-from pcie_sim.specs.ops import Array, CollectiveCall
+from pcie_sim.specs.ops import Array, BoolArray, CollectiveCall
 from pcie_sim.specs.routing import parse_popularity
 from pcie_sim.specs.runtime import RuntimeSpec
 from pcie_sim.specs.workload import Workload
@@ -41,7 +41,7 @@ class StrategyResult:
     running: Array
     parts: Part
     causes: Causes
-    eager: Array
+    eager: BoolArray
     hop_s: Array
     """All boundaries together, CPU cost included (0 without a pipeline)."""
 
@@ -58,7 +58,6 @@ class StrategyResult:
         by_label = [(float(time[i, j]), label) for label, time in self.parts.by_evidence.items()]
         concurrency = workload.concurrency[i]
         fits = bool(self.capacity.cap[j] >= 1)
-        beyond = self.parts.extrapolated
         return Point(
             strategy=self.strategy,
             canonical=self.resolved.strategy.with_moe_comm(None).canonical,
@@ -76,8 +75,8 @@ class StrategyResult:
             tokens_per_s_p90=running / low,
             breakdown_ms={key: float(value[i, j]) * 1e3 for key, value in self.parts.buckets.items()},
             evidence=label_of_sum(by_label),
-            evidence_share=share_by_label(by_label),
-            extrapolated=bool(beyond is not None and beyond[i, j]),
+            evidence_share={str(label): share for label, share in share_by_label(by_label).items()},
+            extrapolated=bool(self.parts.extrapolated[i, j]),
             memory=self.capacity.memory(j, concurrency=concurrency),
             launch="eager" if self.eager[i, j] else "graph",
             micro_batches=int(self.plan.load.micro_batches[i, j]),
@@ -85,23 +84,29 @@ class StrategyResult:
 
     def ops(self, i: int, j: int) -> tuple[OpTime, ...]:
         """The lines of the step at one point, equal names of all stages merged, longest first."""
-        merged: dict[tuple[str, str], list[float | Evidence | None]] = {}
+        merged: dict[tuple[str, str], _Merged] = {}
         for line in self.parts.lines:
             call = line.op.call
             size = float(np.broadcast_to(call.bytes, self.tpot_s.shape)[i, j]) if isinstance(call, CollectiveCall) else None
             name = "hop" if line.op.bucket == "send_recv" and line.op.name.startswith("hop") and " to " in line.op.name else line.op.name
-            entry = merged.setdefault((name, line.op.bucket), [0.0, size, 0.0, line.evidence])
-            entry[0] = float(entry[0] or 0.0) + line.op.count  # type: ignore[arg-type]
-            entry[2] = float(entry[2] or 0.0) + float(line.time_s[i, j]) * 1e3  # type: ignore[arg-type]
-        found = [OpTime(name, kind, e[0], e[1], e[2], e[3]) for (name, kind), e in merged.items()]  # type: ignore[arg-type]
-        listed = sum(op.ms for op in found)
+            entry = merged.setdefault((name, line.op.bucket), _Merged(size, line.evidence))
+            entry.count += line.op.count
+            entry.ms += float(line.time_s[i, j]) * 1e3
+        found = [OpTime(name, kind, e.count, e.bytes, e.ms, e.evidence) for (name, kind), e in merged.items()]
         for key in ("launch", "bubble", "send_recv"):
             booked = float(self.parts.buckets[key][i, j]) * 1e3 - sum(op.ms for op in found if op.kind == key)
             if booked > 1e-9:
                 name = {"launch": "CPU exposed", "bubble": "waiting for other micro-batches", "send_recv": "hop CPU"}[key]
                 found.append(OpTime(name, key, 1.0, None, booked, "assumed"))
-                listed += booked
         return tuple(sorted(found, key=lambda op: -op.ms))
+
+
+@dataclass
+class _Merged:
+    bytes: float | None
+    evidence: Evidence
+    count: float = 0.0
+    ms: float = 0.0
 
 
 def evaluate(topology: Topology, model: ModelSpec, runtime: RuntimeSpec, resolved: Resolved, workload: Workload) -> StrategyResult:
@@ -126,7 +131,7 @@ def evaluate(topology: Topology, model: ModelSpec, runtime: RuntimeSpec, resolve
 
 
 def _step(
-    plan: StepPlan, topology: Topology, kernels: KernelModel, runtime: RuntimeSpec, order: tuple[str, ...], eager: Array
+    plan: StepPlan, topology: Topology, kernels: KernelModel, runtime: RuntimeSpec, order: tuple[str, ...], eager: BoolArray
 ) -> tuple[Part, Array, Array]:
     if eager.all() or not eager.any():
         return _one_launch(plan, topology, kernels, runtime, order, "eager" if eager.all() else "graph")
@@ -166,7 +171,7 @@ def _one_launch(
     return whole, tpot, hop_total
 
 
-def _mixed(graph: Part, slow: Part, eager: Array) -> Part:
+def _mixed(graph: Part, slow: Part, eager: BoolArray) -> Part:
     """Point by point the one or the other."""
     zeros = np.zeros(eager.shape)
 
@@ -183,12 +188,12 @@ def _mixed(graph: Part, slow: Part, eager: Array) -> Part:
         buckets={key: pick(graph.buckets[key], slow.buckets[key]) for key in graph.buckets},
         causes=causes,
         by_evidence={label: pick(graph.by_evidence.get(label), slow.by_evidence.get(label)) for label in labels},
-        extrapolated=pick(graph.extrapolated, slow.extrapolated).astype(bool),
+        extrapolated=np.where(eager, slow.extrapolated, graph.extrapolated),
         lines=_mixed_lines(graph.lines, slow.lines, eager),
     )
 
 
-def _mixed_lines(graph: list[Line], slow: list[Line], eager: Array) -> list[Line]:
+def _mixed_lines(graph: list[Line], slow: list[Line], eager: BoolArray) -> list[Line]:
     """The same lines of the two launch modes (their order differs where streams overlap), point by point."""
     other = {id(line.op): line for line in slow}
     found = []

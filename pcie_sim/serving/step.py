@@ -1,4 +1,8 @@
-"""From a step plan to times: each line's exposed time, its cause of uncertainty and its evidence."""
+"""From a step plan to times: each line's exposed time, its cause of uncertainty and its evidence.
+
+Without CUDA graphs the CPU is a parallel track of its own: GPU work takes what it takes inside a graph, and what the CPU needs to
+issue it beyond that is exposed as ``launch``.
+"""
 
 from __future__ import annotations
 
@@ -7,36 +11,22 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from pcie_sim.compute import KernelModel, bytes_moved
+from pcie_sim.compute import KernelModel, bytes_moved, class_key
 from pcie_sim.evidence import Evidence
 from pcie_sim.network import call_times
 from pcie_sim.results.comparison import BREAKDOWN_KEYS
 from pcie_sim.serving.uncertainty import Causes
 from pcie_sim.specs.ops import (
     Array,
-    BatchedGemm,
+    BoolArray,
     CollectiveCall,
-    DecodeAttention,
     Elementwise,
-    Experts,
-    Gemm,
     KernelCall,
-    LinearAttentionStep,
-    Sampling,
     StepOp,
 )
 from pcie_sim.specs.runtime import RuntimeSpec
 from pcie_sim.strategies import Stage, StepPlan
 from pcie_sim.topology import Topology
-
-_LAUNCH_KEY = {
-    Gemm: "gemm",
-    BatchedGemm: "bmm",
-    DecodeAttention: "attention",
-    LinearAttentionStep: "linear_attention",
-    Experts: "experts",
-    Sampling: "sampling",
-}
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,7 +37,7 @@ class Line:
     stage: int
     time_s: Array
     evidence: Evidence
-    extrapolated: Array
+    extrapolated: BoolArray
 
 
 @dataclass(eq=False)
@@ -56,16 +46,16 @@ class Part:
 
     total: Array
     buckets: dict[str, Array]
+    extrapolated: BoolArray
     causes: Causes = field(default_factory=Causes)
     by_evidence: dict[Evidence, Array] = field(default_factory=dict)
-    extrapolated: Array | None = None
     lines: list[Line] = field(default_factory=list)
     cpu_s: float = 0.0
 
     @staticmethod
     def empty(shape: tuple[int, ...]) -> Part:
         """Nothing yet."""
-        return Part(np.zeros(shape), {key: np.zeros(shape) for key in BREAKDOWN_KEYS}, extrapolated=np.zeros(shape, dtype=bool))
+        return Part(np.zeros(shape), {key: np.zeros(shape) for key in BREAKDOWN_KEYS}, np.zeros(shape, dtype=np.bool_))
 
     def book(self, bucket: str, time: Array, evidence: Evidence) -> None:
         """Add exposed time."""
@@ -83,8 +73,7 @@ class Part:
             self.causes.weighted[cause] = self.causes.weighted.get(cause, 0.0) + other.causes.weighted[cause]
         for label, time in other.by_evidence.items():
             self.by_evidence[label] = self.by_evidence.get(label, np.zeros_like(time)) + time
-        if self.extrapolated is not None and other.extrapolated is not None:
-            self.extrapolated = self.extrapolated | other.extrapolated
+        self.extrapolated = self.extrapolated | other.extrapolated
         self.lines += other.lines
         self.cpu_s += other.cpu_s
 
@@ -105,7 +94,7 @@ class Timer:
         self.gpu_of_rank = tuple(gpu_of_rank)
         self.launch = launch
         self.shape = shape
-        self._kernel_cache: dict[int, tuple[KernelCall, Array, Evidence, float, Array]] = {}
+        self._kernel_cache: dict[int, tuple[KernelCall, Array, Evidence, Array, BoolArray]] = {}
 
     def stage(self, stage: Stage) -> Part:
         """One stage's exposed time for one micro-batch, the CPU's part in eager mode included."""
@@ -132,12 +121,13 @@ class Timer:
             self._beside(part, host, guests, index)
         return part
 
-    def _time(self, call: KernelCall) -> tuple[KernelCall, Array, Evidence, float, Array]:
+    def _time(self, call: KernelCall) -> tuple[KernelCall, Array, Evidence, Array, BoolArray]:
         found = self._kernel_cache.get(id(call))
         if found is None:
-            timed = self.kernels.time(call, launch=self.launch)  # type: ignore[arg-type]
+            timed = self.kernels.time(call, launch="graph")
             time = np.broadcast_to(timed.time_s, self.shape)
-            found = (call, time, timed.evidence, timed.sigma_log, np.broadcast_to(timed.extrapolated, self.shape))
+            sigma = np.broadcast_to(timed.sigma_log, self.shape)
+            found = (call, time, timed.evidence, sigma, np.broadcast_to(timed.extrapolated, self.shape))
             self._kernel_cache[id(call)] = found
         return found
 
@@ -146,27 +136,29 @@ class Timer:
         total = (time if exposed is None else exposed) * op.count
         part.book(op.bucket, total, evidence)
         part.causes.add(f"kernel:{op.bucket}:{type(call).__name__}", total, sigma)
-        part.extrapolated = beyond | (part.extrapolated if part.extrapolated is not None else False)
+        part.extrapolated = part.extrapolated | beyond
         part.lines.append(Line(op, index, total, evidence, beyond))
-        part.cpu_s += op.count * self._launches(call) * self.kernels.eager_launch_s
-
-    def _launches(self, call: KernelCall) -> float:
-        if isinstance(call, Elementwise):
-            return call.kernels
-        return self.runtime.launches[_LAUNCH_KEY[type(call)]]  # type: ignore[index]
+        launched = call.kernels if isinstance(call, Elementwise) else self.kernels.kernel_class(class_key(call)).kernels
+        part.cpu_s += op.count * launched * self.kernels.profile.small_kernel_eager_s
 
     def _collective(self, part: Part, op: StepOp, call: CollectiveCall, index: int) -> None:
-        timed = call_times(self.topology, call, gpu_of_rank=self.gpu_of_rank, launch=self.launch)  # type: ignore[arg-type]
+        timed = call_times(self.topology, call, gpu_of_rank=self.gpu_of_rank, launch="graph")
         latency = np.broadcast_to(timed.latency_s, self.shape) * op.count
         data = np.broadcast_to(timed.bytes_s, self.shape) * op.count
         total = latency + data
         beyond = np.broadcast_to(timed.extrapolated, self.shape)
-        part.book(op.bucket, total, timed.evidence)
-        part.causes.add("net:latency", latency, timed.sigma_latency)
-        part.causes.add("net:bytes", data, timed.sigma_bytes)
-        part.extrapolated = beyond | (part.extrapolated if part.extrapolated is not None else False)
+        part.book(op.bucket, latency, timed.evidence_latency)
+        part.book(op.bucket, data, timed.evidence_bytes)
+        part.causes.add("net:latency", latency, np.broadcast_to(timed.sigma_latency, self.shape))
+        part.causes.add("net:bytes", data, np.broadcast_to(timed.sigma_bytes, self.shape))
+        part.extrapolated = part.extrapolated | beyond
         part.lines.append(Line(op, index, total, timed.evidence, beyond))
-        part.cpu_s += op.count * self.runtime.launches["collective"] * self.kernels.eager_launch_s
+        part.cpu_s += op.count * self.runtime.collective_issue.value
+
+    def _stream_bandwidth(self) -> float:
+        """The best memory rate that any one GEMM kernel of this GPU reaches, B/s."""
+        shares = [fit.bandwidth_share for name, fit in self.kernels.profile.classes.items() if name.startswith("gemm:")]
+        return max(shares, default=0.8) * self.kernels.gpu.memory_bandwidth.value
 
     def _beside(self, part: Part, host: StepOp | None, guests: Sequence[StepOp], index: int) -> None:
         """Guests run on a second stream beside the host: together they cannot read memory faster than one kernel can.
@@ -182,7 +174,7 @@ class Timer:
         alone = sum((self._time(call)[1] for call in calls), np.zeros(self.shape))
         moved = bytes_moved(host.call) + sum(bytes_moved(call) for call in calls)
         host_time = self._time(host.call)[1]
-        together = np.maximum(np.maximum(host_time, alone), np.broadcast_to(moved, self.shape) / self.kernels.stream_bandwidth_Bps)
+        together = np.maximum(np.maximum(host_time, alone), np.broadcast_to(moved, self.shape) / self._stream_bandwidth())
         share = np.clip((together - host_time) / np.maximum(alone, 1e-12), 0.0, 1.0)
         for op, call in zip(guests, calls, strict=True):
             self._kernel(part, op, call, index, exposed=self._time(call)[1] * share)

@@ -40,7 +40,7 @@ class Causes:
     time: dict[str, Array] = field(default_factory=dict)
     weighted: dict[str, Array] = field(default_factory=dict)
 
-    def add(self, cause: str, time: Array, sigma: float) -> None:
+    def add(self, cause: str, time: Array, sigma: Array | float) -> None:
         """Book ``time`` seconds that vary with ``cause`` by ``sigma`` (standard deviation of the logarithm)."""
         if cause in self.time:
             self.time[cause] = self.time[cause] + time

@@ -41,6 +41,10 @@ class KernelClassFit(Spec):
     sharpness: Annotated[float, Field(ge=1, le=100)] | None = None
     kernels: Annotated[int, Field(ge=1, le=100)] = 1
     sigma_log: Annotated[float, Field(gt=0, le=3)]
+    cold_from_bytes: Annotated[float, Field(ge=0)] | None = None
+    """Bytes per call of the smallest row that was measured out of the cache; below it the memory term was never measured cold."""
+    cold_doubt: Annotated[float, Field(ge=0, le=3)] = 0.0
+    """Standard deviation of the logarithm that the memory term gains below ``cold_from_bytes``."""
     evidence: Evidence
     rows: Annotated[int, Field(ge=0)] = 0
     held_out_rows: Annotated[int, Field(ge=0)] = 0

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from pcie_sim.specs.quantisation import BF16, WeightFormat
 
 Array = NDArray[np.float64]
+BoolArray = NDArray[np.bool_]
 Axis = Array | float
 Breakdown = Literal[
     "attention",

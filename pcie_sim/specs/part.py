@@ -112,6 +112,8 @@ class LibraryTuning(Spec):
     """Bandwidths per channel that the ring search tries, by least compute capability ("0", "9.0" ...), fastest first."""
     fallback_rate: float
     """Bandwidth believed when no rate of the search fits."""
+    usual_channels: int
+    """Channels of an ordinary box, with which the part's wire shares were measured; fewer bind by ``channel_rate``."""
     p2p_ll_threshold: float
     """Largest send to one peer that goes by LL, bytes."""
 
@@ -133,7 +135,9 @@ class LibraryPart(Spec):
     wire_share: dict[Protocol, Quantity]
     """Share of the link's payload rate that is user data, by protocol, peer-to-peer."""
     wire_share_host: dict[Protocol, Quantity]
-    """The same when host-staged."""
+    """The same when host-staged: what one flow reaches. Between flows that share host memory only ``line_share`` counts."""
+    line_share: dict[Protocol, Quantity]
+    """User bytes over bytes that cross a link by the protocol's own format (flags beside data)."""
     simple_extra_latency: Quantity
     """Added fixed cost of Simple over LL per call, s."""
     channel_rate: dict[Literal["p2p", "shm"], Quantity]

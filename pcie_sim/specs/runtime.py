@@ -128,10 +128,8 @@ class RuntimeSpec(Spec):
     max_running: Annotated[int, Field(ge=1, le=10**6)] | None = None
     custom_all_reduce: CustomAllReduce | None = None
     small_kernels: SmallKernels
-    launches: dict[
-        Literal["gemm", "bmm", "attention", "experts", "linear_attention", "sampling", "collective"], Annotated[float, Field(ge=0)]
-    ]
-    """Kernel launches of one call of each kind, for the CPU's track in eager mode."""
+    collective_issue: Quantity
+    """CPU time of issuing one collective without CUDA graphs, s."""
     model_error: Quantity
     """What this model of a decode step leaves out, as a factor (1 with low and high): shared by no two strategies."""
     step_cpu: Quantity

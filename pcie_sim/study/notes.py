@@ -4,6 +4,7 @@ not fit, what stays unexplained, and the one measurement worth making. Codes are
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable, Sequence
 
 import numpy as np
@@ -33,6 +34,7 @@ def comparison_notes(
 ) -> tuple[Note, ...]:
     """All notes of a comparison (or of one prediction), most important first."""
     notes = _moe_comm(model, runtime, results)
+    notes += _a2a_winner(results, points)
     notes += _fit(results, points)
     notes += _all_reduce_cost(box, results, workload)
     notes += _residuals(box, results, measured, workload)
@@ -66,6 +68,25 @@ def _moe_comm(model: ModelSpec, runtime: RuntimeSpec, results: Sequence[Strategy
             )
         )
     return notes
+
+
+def _a2a_winner(results: Sequence[StrategyResult], points: Sequence[Point]) -> list[Note]:
+    """Where an All-to-All strategy comes out best, what remains best if no backend for it runs on the box."""
+    exchange = {result.strategy for result in results if result.resolved.moe_comm == "a2a"}
+    if not exchange or len(exchange) == len(results):
+        return []
+    won: list[str] = []
+    for key in dict.fromkeys((p.concurrency, p.context) for p in points):
+        here = sorted((p for p in points if p.fits and (p.concurrency, p.context) == key), key=lambda p: -p.tokens_per_s)
+        plain = [p for p in here if p.strategy not in exchange]
+        if here and here[0].strategy in exchange and plain:
+            behind = here[0].tokens_per_s / plain[0].tokens_per_s - 1
+            won.append(f"C={key[0]}: {plain[0].strategy} ({behind:.0%} behind)")
+    if not won:
+        return []
+    return [
+        Note("a2a_wins", f"an All-to-All strategy wins only where a backend for it runs on this box; without one: {', '.join(won[:6])}")
+    ]
 
 
 def _fit(results: Sequence[StrategyResult], points: Sequence[Point]) -> list[Note]:
@@ -152,10 +173,25 @@ def _residuals(box: Topology, results: Sequence[StrategyResult], measured: Seque
                 worst = landmarks[-1][1]
                 text += f"; healthy boxes measure {good[0].value:.0f} to {good[-1].value:.0f} us, "
                 text += f"the slowest published host {worst.value:.0f} us"
-        if abs(took / tpot - 1) > WORTH_NAMING:
-            text += ". This gap is left unexplained, not fitted away"
+        others = _others(rows[1:], row)
+        if others:
+            text += f". At other concurrencies (measured against predicted): {others}"
+        if any(abs(1 / (1 + (r.residual or 0.0)) - 1) > WORTH_NAMING for r in rows if r.residual is not None):
+            text += ". What is off by more than a quarter is left unexplained, not fitted away"
         notes.append(Note("residual", text))
     return notes
+
+
+def _others(rows: Sequence[MeasuredPoint], first: MeasuredPoint) -> str:
+    """The other concurrencies of the same strategy, ms per token measured against predicted."""
+    shown: dict[float, str] = {}
+    for row in rows:
+        if row.concurrency in (None, first.concurrency) or row.predicted is None or row.residual is None:
+            continue
+        took = measured_tpot_ms(row)
+        predicted = took * (1 + row.residual) if row.metric.endswith("tokens_per_s") else took / (1 + row.residual)
+        shown.setdefault(row.concurrency or 0.0, f"C={row.concurrency:g} {took:.1f} against {predicted:.1f} ms")
+    return ", ".join(shown.values())
 
 
 def _by_strategy(measured: Iterable[MeasuredPoint]) -> dict[str, list[MeasuredPoint]]:
@@ -261,26 +297,28 @@ def _command(
     cause: str, box: Topology, model: ModelSpec, runtime: RuntimeSpec, first: StrategyResult, second: StrategyResult, workload: Workload
 ) -> str:
     gpus = max(first.resolved.width, second.resolved.width, 2)
-    sizes = [float(np.max(line.call.bytes)) for r in (first, second) for line in _calls(r, "all_reduce")]
-    top = max([*sizes, 1e6])
+    env = " ".join(f"{key}={shlex.quote(value)}" for key, value in box.settings.env.items())
+    prefix = f"{env} " if env else ""
     if cause.startswith("cpu:hop"):
-        op = "sendrecv_perf -b 4K -e 1M -f 2 -g 2 -w 50 -n 200 -G 10"
         stages = max(first.resolved.strategy.pp, second.resolved.strategy.pp)
-        return f"the cost of a pipeline hop decides: {op}   # then compare with the engine's own per-hop time at pp{stages}"
-    if cause.startswith(("kernel:", "cpu:")):
-        what = cause.split(":")[1]
-        served = {"sglang": "python -m sglang.bench_one_batch", "vllm": "vllm bench latency"}.get(runtime.name, "a one-batch benchmark")
-        flags = {"sglang": f"--batch-size 1 --input-len {workload.context[0]} --output-len 64 --tp-size {gpus}"}.get(
-            runtime.name, f"--batch-size 1 --input-len {workload.context[0]} --output-len 64 --tensor-parallel-size {gpus}"
+        why = f"the cost of a pipeline hop decides; compare it with the engine's own time per hop at pp{stages}"
+        return f"{prefix}sendrecv_perf -b 4K -e 1M -f 2 -g 2 -w 50 -n 200 -G 10   # {why}"
+    if cause.startswith(("kernel:", "cpu:", "engine:")):
+        what = (
+            "the kernels of the " + cause.split(":")[1] + " decide" if cause.startswith("kernel:") else "the CPU's part of a step decides"
         )
-        return (
-            f"{what} kernels decide: {served} --model-path {model.title} {flags}"
-            if runtime.name == "sglang"
-            else f"{what} kernels decide: {served} --model {model.title} {flags}"
-        )
-    biggest = 2 ** int(np.ceil(np.log2(top)))
-    env = " ".join(f"{key}={value}" for key, value in box.settings.env.items())
-    command = (
-        f"all_reduce_perf -b 1K -e {format_bytes(max(biggest, 2**24)).replace(' ', '').replace('iB', '')} -f 2 -g {gpus} -w 50 -n 200 -G 10"
-    )
-    return f"the box's own small AllReduce decides: {env + ' ' if env else ''}{command}"
+        return f"{prefix}{_engine_command(runtime, model, first, workload)}   # {what}"
+    sizes = [float(np.max(line.call.bytes)) for r in (first, second) for line in _calls(r, "all_reduce")]
+    biggest = max(2 ** int(np.ceil(np.log2(max([*sizes, 1.0])))), 2**24)
+    top = format_bytes(biggest).replace(" ", "").replace("iB", "")
+    return f"{prefix}all_reduce_perf -b 1K -e {top} -f 2 -g {gpus} -w 50 -n 200 -G 10   # the box's own small AllReduce decides"
+
+
+def _engine_command(runtime: RuntimeSpec, model: ModelSpec, result: StrategyResult, workload: Workload) -> str:
+    """A one-batch run of the engine itself with the better strategy."""
+    s, context = result.resolved.strategy, workload.context[0]
+    if runtime.name == "vllm":
+        shape = f"--tensor-parallel-size {s.tp} --pipeline-parallel-size {s.pp}"
+        return f"vllm bench latency --model {model.title} {shape} --batch-size 1 --input-len {context} --output-len 64"
+    shape = f"--tp-size {s.tp * s.dp} --pp-size {s.pp}"
+    return f"python -m sglang.bench_one_batch --model-path {model.title} {shape} --batch-size 1 --input-len {context} --output-len 64"

@@ -10,14 +10,14 @@ from typing import Any, Literal
 from pcie_sim import catalog
 from pcie_sim.errors import InputError
 from pcie_sim.network import load_flows, run_flows, time_collective
-from pcie_sim.results.comparison import Comparison, Crossover, Point, Prediction, Winner
+from pcie_sim.results.comparison import Comparison, Crossover, Note, Point, Prediction, Winner
 from pcie_sim.results.timing import FlowsResult, Timing
 from pcie_sim.serving import StrategyResult, evaluate
 from pcie_sim.specs.model import ModelSpec
 from pcie_sim.specs.runtime import RuntimeSpec
 from pcie_sim.specs.strategy import default_strategies, parse_strategy
 from pcie_sim.specs.workload import DEFAULT_CONCURRENCY, DEFAULT_CONTEXT, Workload
-from pcie_sim.strategies import resolve
+from pcie_sim.strategies import Resolved, resolve
 from pcie_sim.study.loading import Where, load_model, load_topology
 from pcie_sim.study.measured import compare_with, serving_sets
 from pcie_sim.study.notes import advice, comparison_notes
@@ -77,8 +77,9 @@ def compare(
         mem_fraction=mem_fraction,
         max_running=max_running,
     )
-    asked = _strategy_list(strategies, box, spec)
-    results = [_evaluate(box, spec, engine, text, workload) for text in asked]
+    asked, left_out = _strategy_list(strategies, box, spec, engine)
+    resolved = _resolve_all(asked, box, spec, engine, workload)
+    results = [evaluate(box, spec, engine, one, workload) for one in resolved]
     points = tuple(
         result.point(i, j, workload) for result in results for j in range(len(workload.context)) for i in range(len(workload.concurrency))
     )
@@ -99,7 +100,7 @@ def compare(
         points=points,
         winners=winners,
         crossovers=_crossovers(winners, workload),
-        notes=comparison_notes(box, spec, engine, results, points, measured, workload),
+        notes=(*comparison_notes(box, spec, engine, results, points, measured, workload), *left_out),
         measured=measured,
         advice=advice(box, spec, engine, results, points, workload),
         gpus=len(box.gpus),
@@ -141,7 +142,8 @@ def predict(
     )
     if len(workload.concurrency) != 1 or len(workload.context) != 1:
         raise InputError("predict takes one concurrency and one context; compare takes lists")
-    result = _evaluate(box, spec, engine, strategy, workload)
+    (resolved,) = _resolve_all((strategy,), box, spec, engine, workload)
+    result = evaluate(box, spec, engine, resolved, workload)
     point = result.point(0, 0, workload)
     measured = compare_with(serving_sets(box.name, spec.name, engine.name), [point], context=workload.context[0])
     mine = tuple(row for row in measured if row.predicted is not None)
@@ -217,32 +219,38 @@ def _box(topology: Topology | Where, nccl: str | None, env: Mapping[str, str] | 
     return box.with_settings(ccl=nccl, env=dict(env) if env else None, p2p=p2p)
 
 
-def _strategy_list(strategies: str | Sequence[str] | None, box: Topology, model: ModelSpec) -> tuple[str, ...]:
-    if strategies is None:
-        return _legal_defaults(box, model)
-    names = strategies.split(",") if isinstance(strategies, str) else list(strategies)
-    found = tuple(dict.fromkeys(str(name).strip() for name in names))
-    if not found or len(found) > MAX_STRATEGIES or "" in found:
-        raise InputError(f"strategies: give 1 to {MAX_STRATEGIES} like tp8,pp8,ep8:a2a")
-    return found
-
-
-def _legal_defaults(box: Topology, model: ModelSpec) -> tuple[str, ...]:
-    """The usual strategies; those that the engine would refuse for this model are left out, not an error: nobody asked them."""
-    engine = catalog.load_runtime("generic")
-    found = []
+def _strategy_list(
+    strategies: str | Sequence[str] | None, box: Topology, model: ModelSpec, engine: RuntimeSpec
+) -> tuple[tuple[str, ...], list[Note]]:
+    """What was asked; with nothing asked, the usual ones that the engine runs, and a note for each that it refuses."""
+    if strategies is not None:
+        names = strategies.split(",") if isinstance(strategies, str) else list(strategies)
+        found = tuple(dict.fromkeys(str(name).strip() for name in names))
+        if not found or len(found) > MAX_STRATEGIES or "" in found:
+            raise InputError(f"strategies: give 1 to {MAX_STRATEGIES} like tp8,pp8,ep8:a2a")
+        return found, []
+    legal: list[str] = []
+    notes: list[Note] = []
     for text in default_strategies(len(box.gpus), moe=model.is_moe):
         try:
             resolve(parse_strategy(text), model, engine, gpus=len(box.gpus))
-        except InputError:
-            continue
-        found.append(text)
-    return tuple(found) or ("tp1",)
+        except InputError as exc:
+            notes.append(Note("left_out", f"{text} was left out: {exc}"))
+        else:
+            legal.append(text)
+    return tuple(legal) or ("tp1",), notes
 
 
-def _evaluate(box: Topology, model: ModelSpec, engine: RuntimeSpec, text: str, workload: Workload) -> StrategyResult:
-    resolved = resolve(parse_strategy(text), model, engine, gpus=len(box.gpus), pp_layers=workload.pp_layers)
-    return evaluate(box, model, engine, resolved, workload)
+def _resolve_all(asked: Sequence[str], box: Topology, model: ModelSpec, engine: RuntimeSpec, workload: Workload) -> list[Resolved]:
+    """Every strategy with its choices made. ``pp_layers`` applies where the number of stages fits; it must fit somewhere."""
+    parsed = [parse_strategy(text) for text in asked]
+    layers = workload.pp_layers
+    if layers is not None and all(s.pp != len(layers) for s in parsed):
+        raise InputError(f"pp-layers names {len(layers)} stages, but no strategy asked has pp{len(layers)}")
+    return [
+        resolve(s, model, engine, gpus=len(box.gpus), pp_layers=layers if layers is not None and s.pp == len(layers) else None)
+        for s in parsed
+    ]
 
 
 def _winners(results: Sequence[StrategyResult], points: Sequence[Point], workload: Workload) -> tuple[Winner, ...]:

@@ -80,7 +80,8 @@ class Topology:
     @property
     def notes(self) -> tuple[str, ...]:
         """The file's notes, and how its tree was taken (links slower than asked, ports, network cards)."""
-        return (*self._spec.notes, *self._tree.notes, *self._remarks)
+        found = (*self._spec.notes, *self._tree.notes, *self._remarks)
+        return (*found, "iommu: on is recorded; its cost is not modelled") if self.settings.iommu == "on" else found
 
     @property
     def gpus(self) -> tuple[str, ...]:

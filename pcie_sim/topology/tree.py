@@ -186,16 +186,17 @@ def _check_node(spec: TopologySpec, name: str, node: NodeSpec, where: Where) -> 
 
 def _climb(spec: TopologySpec, name: str, where: Where) -> tuple[tuple[str, ...], str | None]:
     """The nodes from ``name`` up to its socket (not included), and the socket; a host has none."""
-    way: list[str] = []
+    way: dict[str, None] = {}
     at: str | None = name
     while at is not None:
         node = spec.nodes[at]
         if node.kind == "socket":
             return tuple(way), at
         if at in way:
-            loop = [*way[way.index(at) :], at]
+            seen = list(way)
+            loop = [*seen[seen.index(at) :], at]
             raise where.error(f"cycle of parents: {' -> '.join(loop[:12])}", "nodes", at, "parent")
-        way.append(at)
+        way[at] = None
         at = node.parent
     return tuple(way), None
 
@@ -287,6 +288,4 @@ def _remarks(spec: TopologySpec) -> list[str]:
                 notes.append(
                     f"{name} has {len(below)} devices directly below it and no link of its own: each is taken to have its own port"
                 )
-    if spec.settings.iommu == "on":
-        notes.append("iommu: on is recorded; its cost is not modelled")
     return notes

@@ -1,0 +1,126 @@
+"""What a collective costs besides bytes on wires: t = base + steps x (wire + software) + bytes / (rate x wire share).
+
+Every constant stands in a part of kind ``collective_library`` (``catalog/parts/nccl.yaml`` ...) with source, label and range.
+With the library ``none`` all of them are zero or one: bare wires.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from pcie_sim.catalog import load_typed_part, names
+from pcie_sim.errors import NoDataError
+from pcie_sim.evidence import Evidence, weakest
+from pcie_sim.specs.base import Quantity
+from pcie_sim.specs.machine import CclSettings
+from pcie_sim.specs.part import LibraryPart, Protocol
+
+
+@dataclass(frozen=True)
+class Amount:
+    """A number with the relative uncertainty (sd of ln), label and sources that it inherits."""
+
+    value: float
+    sigma: float
+    evidence: Evidence
+    sources: tuple[str, ...] = ()
+
+
+def amount(quantity: Quantity) -> Amount:
+    """``quantity`` as an :class:`Amount`."""
+    return Amount(quantity.value, quantity.sigma_log, quantity.evidence, (quantity.source,))
+
+
+def add(parts: Iterable[Amount]) -> Amount:
+    """Sum of independent parts: relative uncertainties weighted by share, label of the weakest part of at least 5 %."""
+    items = [part for part in parts if part.value > 0]
+    whole = math.fsum(part.value for part in items)
+    if whole <= 0:
+        return Amount(0.0, 0.0, "measured")
+    sigma = math.sqrt(math.fsum((part.value * part.sigma) ** 2 for part in items)) / whole
+    heavy = [part.evidence for part in items if part.value >= 0.05 * whole]
+    return Amount(whole, sigma, weakest(heavy), tuple(dict.fromkeys(source for part in items for source in part.sources)))
+
+
+@dataclass(frozen=True)
+class Costs:
+    """The constants of one library, ready to use. ``part`` None stands for bare wires."""
+
+    part: LibraryPart | None
+
+    def base(self, op: str, protocol: Protocol, peers: int) -> Amount:
+        """Fixed cost of one call inside a CUDA graph; ``peers`` counts the others in an All-to-All."""
+        if self.part is None:
+            return Amount(0.0, 0.0, "measured")
+        items = [amount(self.part.base_latency[op])]  # type: ignore[index]  # all ops are keys, checked on loading
+        if protocol == "Simple" and op not in ("send_recv", "all_to_all"):
+            items.append(amount(self.part.simple_extra_latency))
+        if op == "all_to_all" and self.part.peer_issue is not None:
+            issue = amount(self.part.peer_issue)
+            items.append(Amount(issue.value * peers, issue.sigma, issue.evidence, issue.sources))
+        return add(items)
+
+    def step(self, protocol: Protocol, transport: str) -> Amount:
+        """Software cost of one step besides the route's own latency; a host-staged step has LL's in that latency already."""
+        if self.part is None:
+            return Amount(0.0, 0.0, "measured")
+        own = amount(self.part.step_software[protocol])
+        if transport != "SHM":
+            return own
+        least = self.part.step_software["LL"].value
+        return Amount(max(0.0, own.value - least), own.sigma, own.evidence, own.sources)
+
+    def share(self, protocol: Protocol, transport: str) -> Amount:
+        """User bytes over the rate of the slowest link that one flow reaches."""
+        if self.part is None:
+            return Amount(1.0, 0.0, "measured")
+        table = self.part.wire_share_host if transport == "SHM" else self.part.wire_share
+        return amount(table[protocol])
+
+    def link_share(self, protocol: Protocol, transport: str) -> float:
+        """User bytes over bytes charged to links.
+
+        Peer-to-peer the whole loss is charged to the links (measured: flows that share a port or an uplink lose together). A
+        host-staged flow is slow by itself (flags and reads across host memory): it is capped, and only what its protocol really
+        sends is charged to links and memory.
+        """
+        if self.part is None:
+            return 1.0
+        return self.part.line_share[protocol].value if transport == "SHM" else self.part.wire_share[protocol].value
+
+    def channel_cap(self, protocol: Protocol, transport: str, channels: int) -> float:
+        """Most user bytes per second over one edge with ``channels`` channels; no cap from the usual number of channels on (the
+        wire shares were measured with it), nor for LL and LL128, which their wire shares bind first.
+        """
+        if self.part is None or protocol != "Simple" or self.part.tuning is None or channels >= self.part.tuning.usual_channels:
+            return math.inf
+        return self.part.channel_rate["shm" if transport == "SHM" else "p2p"].value * channels
+
+    def crowded_share(self) -> Amount:
+        """Share of its rate that a GPU's port reaches with three or more flows in and out at once."""
+        if self.part is None or self.part.crowded_port_share is None:
+            return Amount(1.0, 0.0, "measured")
+        return amount(self.part.crowded_port_share)
+
+    def floor(self, gpus: int) -> Amount:
+        """Least time per call when eager calls follow each other (the CPU's issue floor), by GPUs driven."""
+        if self.part is None:
+            return Amount(0.0, 0.0, "measured")
+        table = self.part.eager_floor
+        fits = [count for count in table if count <= gpus]
+        return amount(table[max(fits)] if fits else table[min(table)])
+
+
+def library_costs(ccl: CclSettings) -> Costs:
+    """The costs of the library in force.
+
+    Raises:
+        NoDataError: no part describes it yet.
+    """
+    if ccl.name == "none":
+        return Costs(None)
+    if ccl.name not in names("parts"):
+        raise NoDataError(f"no costs are known for the collective library {ccl.name} yet; known: nccl, none (bare wires)")
+    return Costs(load_typed_part(ccl.name, LibraryPart))

@@ -1,0 +1,279 @@
+"""A schedule laid on a topology: which directed capacities every transfer crosses, and what each costs by protocol."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING
+from weakref import WeakKeyDictionary
+
+from pcie_sim.collectives import Schedule, build_schedule
+from pcie_sim.evidence import weakest
+from pcie_sim.network.costs import Amount, Costs, add, amount, library_costs
+from pcie_sim.network.events import FlowSet
+from pcie_sim.network.library import Beliefs, beliefs
+from pcie_sim.specs.part import Protocol
+
+if TYPE_CHECKING:
+    from pcie_sim.network.analytic import Lines
+    from pcie_sim.topology import Route, Topology
+
+Fractions = tuple[tuple[float, ...], ...]
+CROWD = 3
+"""Flows in and out of one port from which it counts as crowded (the measurements behind the part's share)."""
+
+
+def _mean(pieces: Sequence[Amount]) -> Amount:
+    """Sum of weighted pieces. The same quantity at several places is not independent: equal sources are put together first."""
+    joined: dict[tuple[str, ...], Amount] = {}
+    for piece in pieces:
+        known = joined.get(piece.sources)
+        value = piece.value + (known.value if known else 0.0)
+        label = weakest((piece.evidence, known.evidence)) if known else piece.evidence
+        joined[piece.sources] = Amount(value, max(piece.sigma, known.sigma if known else 0.0), label, piece.sources)
+    return add(joined.values())
+
+
+@dataclass(frozen=True)
+class View:
+    """What a placement costs with one protocol. Per transfer: ``latency`` (s) and ``wire`` (wire bytes per message byte); per
+    class: ``caps`` (wire B/s). ``step`` is the mean start-up of a transfer, for its uncertainty and label.
+    """
+
+    latency: tuple[float, ...]
+    wire: tuple[float, ...]
+    caps: tuple[float, ...]
+    step: Amount
+    share: Amount
+
+
+@dataclass(frozen=True, eq=False)
+class Placement:
+    """One op on one topology: all groups together.
+
+    ``routes`` are the classes' capacities by index into ``links``; ``of_class``, ``fraction``, ``deps`` and ``previous`` are per
+    transfer, ``rounds`` the transfers of each step. ``capacity`` has crowded ports already reduced.
+    """
+
+    costs: Costs
+    op: str
+    algorithm: str
+    ranks: int
+    steps: int
+    links: tuple[str, ...]
+    capacity: tuple[float, ...]
+    link_rates: tuple[Amount, ...]
+    routes: tuple[tuple[int, ...], ...]
+    class_route: tuple[Route, ...]
+    of_class: tuple[int, ...]
+    fraction: tuple[float, ...]
+    deps: tuple[tuple[int, ...], ...]
+    previous: tuple[int, ...]
+    order: tuple[int, ...]
+    rounds: tuple[tuple[int, ...], ...]
+    largest_send: float
+    peers: int
+    crowded: Amount
+    thinks: Beliefs | None
+    reasons: tuple[str, ...]
+    transport: str
+    transport_evidence: Amount
+    _views: dict[str, View] = field(default_factory=dict)
+    _lines: dict[str, Lines] = field(default_factory=dict)
+
+    def view(self, protocol: Protocol) -> View:
+        """Costs of every transfer with ``protocol`` (kept)."""
+        if protocol not in self._views:
+            self._views[protocol] = self._make_view(protocol)
+        return self._views[protocol]
+
+    def _make_view(self, protocol: Protocol) -> View:
+        latency: list[float] = []
+        shares: list[float] = []
+        caps: list[float] = []
+        channels = self.thinks.channels if self.thinks is not None else 0
+        steps: list[Amount] = []
+        for index, route in enumerate(self.class_route):
+            software, wire = self.costs.step(protocol, route.transport), amount(route.latency)
+            label = weakest((wire.evidence, self.transport_evidence.evidence))
+            weight = self.of_class.count(index) / len(self.of_class)
+            steps.append(Amount(software.value * weight, software.sigma, software.evidence, software.sources))
+            steps.append(Amount(wire.value * weight, wire.sigma, label, wire.sources))
+            latency.append(software.value + wire.value)
+            share = self.costs.link_share(protocol, route.transport)
+            shares.append(share)
+            cap = route.flow_rate.value if route.flow_rate is not None else math.inf
+            if route.transport == "SHM" and self.costs.part is not None:
+                slowest = min((self.rate_of[name] for name in route.links if not name.endswith(".mem")), default=math.inf)
+                cap = min(cap, self.costs.share(protocol, "SHM").value * slowest / share)
+            ringed = self.thinks is not None and self.op not in ("all_to_all", "send_recv") and route.path_type != "NVL"
+            if ringed:
+                cap = min(cap, self.costs.channel_cap(protocol, route.transport, channels) / share)
+            caps.append(cap)
+        kinds = dict.fromkeys(route.transport for route in self.class_route)
+        widest = max(
+            (self.costs.share(protocol, kind) for kind in kinds), key=lambda item: item.sigma, default=Amount(1.0, 0.0, "measured")
+        )
+        return View(
+            latency=tuple(latency[index] for index in self.of_class),
+            wire=tuple(part / shares[index] for part, index in zip(self.fraction, self.of_class, strict=True)),
+            caps=tuple(caps),
+            step=_mean(steps),
+            share=widest,
+        )
+
+    def flow_set(self, protocol: Protocol, size: float) -> FlowSet:
+        """The transfers of a message of ``size`` bytes as flows of wire bytes."""
+        view = self.view(protocol)
+        wire = [part * size for part in view.wire]
+        return FlowSet(self.capacity, self.routes, view.caps, self.of_class, wire, (), view.latency, self.deps, self.previous)
+
+    def wire_load(self, protocol: Protocol) -> list[float]:
+        """Seconds that each link is busy per message byte: wire bytes over its rate."""
+        loads = FlowSet(self.capacity, self.routes, (), self.of_class, self.view(protocol).wire).link_bytes()
+        return [load / rate for load, rate in zip(loads, self.capacity, strict=True)]
+
+    @cached_property
+    def rate_of(self) -> dict[str, float]:
+        """Full rate of each link by name, B/s."""
+        return {name: rate.value for name, rate in zip(self.links, self.link_rates, strict=True)}
+
+    @cached_property
+    def user_load(self) -> list[float]:
+        """Message bytes over each link, as a share of the message."""
+        return FlowSet(self.capacity, self.routes, (), self.of_class, self.fraction).link_bytes()
+
+    @cached_property
+    def shares_links(self) -> bool:
+        """Whether two streams ever cross the same capacity (host memory and uplinks mostly)."""
+        seen: dict[int, int] = {}
+        for index, route in enumerate(self.routes):
+            for link in route:
+                if seen.setdefault(link, index) != index:
+                    return True
+        return False
+
+
+_KNOWN: WeakKeyDictionary[Topology, dict[object, Placement]] = WeakKeyDictionary()
+_MOST_KEPT = 1024
+
+
+def place(
+    topology: Topology, op: str, groups: Sequence[tuple[str, ...]], *, algorithm: str = "auto", fractions: Fractions | None = None
+) -> Placement:
+    """``op`` on every group of GPU nodes (rank order) at the same time; kept per topology.
+
+    Raises:
+        InputError: unknown op, algorithm or GPU, a GPU twice in a group, or a bad matrix.
+        NoDataError: no costs for the library, or no modelled transport between two GPUs.
+    """
+    kept = _KNOWN.setdefault(topology, {})
+    key = (op, algorithm, tuple(groups), fractions)
+    found = kept.get(key)
+    if found is None:
+        if len(kept) >= _MOST_KEPT:
+            kept.clear()
+        found = kept[key] = _Builder(topology, op).build(groups, algorithm, fractions)
+    return found
+
+
+class _Builder:
+    def __init__(self, topology: Topology, op: str) -> None:
+        self.topology, self.op = topology, op
+        self.costs = library_costs(topology.settings.ccl)
+        self.links: dict[str, int] = {}
+        self.classes: dict[tuple[object, ...], int] = {}
+        self.class_route: list[Route] = []
+        self.pairs: dict[tuple[str, str], Route] = {}
+
+    def build(self, groups: Sequence[tuple[str, ...]], algorithm: str, fractions: Fractions | None) -> Placement:
+        of_class: list[int] = []
+        fraction: list[float] = []
+        deps: list[tuple[int, ...]] = []
+        previous: list[int] = []
+        order: list[int] = []
+        rounds: list[list[int]] = []
+        schedules: list[Schedule] = []
+        for gpus in groups:
+            schedule = build_schedule(self.op, algorithm, len(gpus), fractions=fractions)
+            schedules.append(schedule)
+            offset = len(of_class)
+            for transfer in schedule.transfers:
+                of_class.append(self._class(gpus[transfer.src], gpus[transfer.dst]))
+                fraction.append(transfer.fraction)
+                deps.append(tuple(dep + offset for dep in transfer.deps))
+            previous.extend(item + offset if item >= 0 else -1 for item in schedule.stream_predecessor)
+            order.extend(item + offset for item in schedule.order)
+            for step, items in enumerate(schedule.rounds):
+                if step == len(rounds):
+                    rounds.append([])
+                rounds[step].extend(item + offset for item in items)
+        routes = tuple(tuple(self.links[name] for name in route.links) for route in self.class_route)
+        capacity, rates, crowded = self._capacities(routes, of_class)
+        pairs = {pair: self.topology.transport(*pair) for pair in self.pairs}
+        labels = [item.evidence for item in pairs.values()]
+        tuning = self.costs.part.tuning if self.costs.part is not None else None
+        return Placement(
+            costs=self.costs,
+            op=self.op,
+            algorithm=schedules[0].algorithm,
+            ranks=max(len(gpus) for gpus in groups),
+            steps=len(rounds),
+            links=tuple(self.links),
+            capacity=capacity,
+            link_rates=rates,
+            routes=routes,
+            class_route=tuple(self.class_route),
+            of_class=tuple(of_class),
+            fraction=tuple(fraction),
+            deps=tuple(deps),
+            previous=tuple(previous),
+            order=tuple(order),
+            rounds=tuple(tuple(items) for items in rounds),
+            largest_send=max(fraction, default=0.0),
+            peers=max(len(gpus) for gpus in groups) - 1,
+            crowded=crowded,
+            thinks=beliefs(self.topology, tuning, self.class_route) if tuning is not None and self.class_route else None,
+            reasons=tuple(dict.fromkeys(f"{item.kind}: {item.reason}" for item in pairs.values()))[:3],
+            transport="+".join(sorted({route.transport for route in self.class_route})) or "none",
+            transport_evidence=Amount(0.0, 0.0, weakest(labels)),
+        )
+
+    def _class(self, src: str, dst: str) -> int:
+        route = self.pairs.get((src, dst))
+        if route is None:
+            route = self.pairs[src, dst] = self.topology.path(src, dst)
+            for name in route.links:
+                self.links.setdefault(name, len(self.links))
+        rate = route.flow_rate.value if route.flow_rate is not None else None
+        key = (route.links, rate, route.transport, route.latency.value, route.path_type)
+        if key not in self.classes:
+            self.classes[key] = len(self.class_route)
+            self.class_route.append(route)
+        return self.classes[key]
+
+    def _capacities(
+        self, routes: Sequence[tuple[int, ...]], of_class: Sequence[int]
+    ) -> tuple[tuple[float, ...], tuple[Amount, ...], Amount]:
+        """Rates by link; in an All-to-All a GPU's port with three or more flows each way reaches only a share of its own."""
+        rates = [amount(self.topology.links[name].rate) for name in self.links]
+        capacity = [rate.value for rate in rates]
+        share = self.costs.crowded_share()
+        used = Amount(1.0, 0.0, "measured")
+        if self.op == "all_to_all" and share.value < 1.0:
+            flows = [0] * len(capacity)
+            for index in of_class:
+                for link in set(routes[index]):
+                    flows[link] += 1
+            gpus = set(self.topology.gpus)
+            for name, index in self.links.items():
+                node, _, direction = name.rpartition(".")
+                if node not in gpus or direction not in ("up", "dn"):
+                    continue
+                other = self.links.get(f"{node}.{'dn' if direction == 'up' else 'up'}")
+                if other is not None and min(flows[index], flows[other]) >= CROWD:
+                    capacity[index] *= share.value
+                    used = share
+        return tuple(capacity), tuple(rates), used

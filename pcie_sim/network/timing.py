@@ -1,0 +1,335 @@
+"""The network's answers: one collective call with all its provenance, and arrays of call times for serving."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+
+from pcie_sim.errors import InputError
+from pcie_sim.evidence import Evidence, label_of_sum, weakest
+from pcie_sim.network.analytic import Lines, solve
+from pcie_sim.network.costs import Amount
+from pcie_sim.network.events import simulate
+from pcie_sim.network.library import algorithm_notes, choose
+from pcie_sim.network.placement import Fractions, Placement, View, place
+from pcie_sim.results.timing import Bottleneck, Timing
+from pcie_sim.specs.ops import Array, CollectiveCall
+from pcie_sim.specs.part import Protocol
+from pcie_sim.units import parse_bytes
+
+if TYPE_CHECKING:
+    from pcie_sim.topology import Topology
+
+Z90 = 1.2815515655446004
+"""90 % point of the standard normal."""
+
+
+@dataclass(frozen=True)
+class CallTimes:
+    """Times of one collective call for an array of sizes (s; arrays have the shape of ``call.bytes``).
+
+    ``time_s = latency_s + bytes_s``; the sigmas are standard deviations of ln of the two parts, size by size; ``evidence`` is
+    the label of the sum over all sizes, the other two are those of the parts whatever the size; ``protocol`` is one name or
+    an array of them.
+    """
+
+    time_s: Array
+    latency_s: Array
+    bytes_s: Array
+    sigma_latency: Array
+    sigma_bytes: Array
+    evidence: Evidence
+    evidence_latency: Evidence
+    evidence_bytes: Evidence
+    extrapolated: np.ndarray
+    protocol: np.ndarray | str
+    transport: str
+    sources: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+def rank_order(topology: Topology, n: int) -> tuple[str, ...]:
+    """The first ``n`` GPUs in bus order: rank r runs on the r-th.
+
+    Raises:
+        InputError: fewer than 1, or more than the box has.
+    """
+    if isinstance(n, bool) or not isinstance(n, int) or not 1 <= n <= len(topology.gpus):
+        raise InputError(f"{topology.name} has {len(topology.gpus)} GPUs; {n!r} ranks cannot be placed on them")
+    return tuple(topology.gpus[:n])
+
+
+@dataclass(frozen=True)
+class _Parts:
+    """The uncertain parts behind a time with one protocol: base and step cost, wire."""
+
+    base: Amount
+    step: Amount
+    wire: Amount
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys((*self.base.sources, *self.step.sources, *self.wire.sources)))
+
+
+def _parts(placed: Placement, protocol: Protocol, lines: Lines) -> _Parts:
+    view: View = placed.view(protocol)
+    link = placed.link_rates[lines.busiest] if lines.busiest is not None else Amount(0.0, 0.0, "measured")
+    factors = [link, view.share, placed.crowded]
+    wire = Amount(
+        1.0,
+        math.sqrt(sum(factor.sigma**2 for factor in factors)),
+        weakest([*(factor.evidence for factor in factors), placed.transport_evidence.evidence]),
+        tuple(dict.fromkeys(source for factor in factors for source in factor.sources)),
+    )
+    return _Parts(placed.costs.base(placed.op, protocol, placed.peers), view.step, wire)
+
+
+def _latency_sigma(parts: _Parts, steps_s: Array) -> Array:
+    """Standard deviation of ln(base + steps), the two being independent."""
+    whole = parts.base.value + steps_s
+    spread = np.hypot(parts.base.value * parts.base.sigma, steps_s * parts.step.sigma)
+    return np.divide(spread, whole, out=np.zeros(np.shape(whole)), where=whole > 0)
+
+
+def call_times(
+    topology: Topology,
+    call: CollectiveCall,
+    *,
+    gpu_of_rank: Sequence[str],
+    launch: Literal["graph", "eager"] = "graph",
+    protocol: str = "auto",
+) -> CallTimes:
+    """Times of ``call`` for all its sizes, all its groups running at the same time.
+
+    Args:
+        gpu_of_rank: GPU node of each rank number in ``call.groups``.
+        launch: ``graph`` (inside a CUDA graph) or ``eager`` (back to back from the CPU: no less than its issue floor).
+
+    Raises:
+        InputError: unknown op or GPU, a rank without GPU, no group, negative or non-finite sizes.
+        NoDataError: no costs for the collective library, or a transport that is not modelled.
+    """
+    size = np.asarray(call.bytes, dtype=float)
+    if not np.all(np.isfinite(size)) or np.any(size < 0):
+        raise InputError(f"{call.op}: sizes must be finite and 0 or more")
+    groups = _groups(call, gpu_of_rank)
+    placed = place(topology, call.op, groups, fractions=call.fractions)
+    names, which, notes = choose(
+        topology,
+        placed.costs.part.tuning if placed.costs.part is not None else None,
+        placed.thinks,
+        placed.op,
+        placed.ranks,
+        size,
+        largest_send=placed.largest_send,
+        protocol=protocol,
+    )
+    latency, moved = np.zeros(size.shape), np.zeros(size.shape)
+    sigma_latency, sigma_bytes = np.zeros(size.shape), np.zeros(size.shape)
+    used: list[str] = []
+    parts_used: list[_Parts] = []
+    labelled: list[tuple[float, Evidence]] = []
+    for index, name in enumerate(names):
+        mask = which == index
+        if not np.any(mask):
+            continue
+        lines = solve(placed, name)
+        parts = _parts(placed, name, lines)
+        steps_s, bytes_s = lines.evaluate(size)
+        latency = np.where(mask, parts.base.value + steps_s, latency)
+        moved = np.where(mask, bytes_s, moved)
+        sigma_latency = np.where(mask, _latency_sigma(parts, steps_s), sigma_latency)
+        sigma_bytes = np.where(mask, parts.wire.sigma, sigma_bytes)
+        used.append(name)
+        parts_used.append(parts)
+        totals = float(np.sum(mask)) * parts.base.value, float(np.sum(steps_s[mask])), float(np.sum(bytes_s[mask]))
+        labelled += _labelled(parts, *totals)
+    label_latency = weakest(label for parts in parts_used for label in (parts.base.evidence, parts.step.evidence))
+    sources = dict.fromkeys(source for parts in parts_used for source in parts.sources)
+    if launch == "eager":
+        floor = placed.costs.floor(sum(len(group) for group in groups))
+        held = floor.value - moved > latency
+        if np.any(held):
+            latency = np.where(held, floor.value - moved, latency)
+            sigma_latency = np.where(held, floor.sigma, sigma_latency)
+            label_latency = weakest((label_latency, floor.evidence))
+            labelled.append((float(np.sum(latency[held])), floor.evidence))
+            sources |= dict.fromkeys(floor.sources)
+    return CallTimes(
+        time_s=latency + moved,
+        latency_s=latency,
+        bytes_s=moved,
+        sigma_latency=sigma_latency,
+        sigma_bytes=sigma_bytes,
+        evidence=label_of_sum(labelled),
+        evidence_latency=label_latency,
+        evidence_bytes=weakest(parts.wire.evidence for parts in parts_used),
+        extrapolated=np.zeros(size.shape, dtype=bool),
+        protocol=_shown(placed, used[0]) if len(used) == 1 else np.array(names, dtype=object)[which],
+        transport=placed.transport,
+        sources=tuple(sources),
+        notes=(*notes, *algorithm_notes(topology.settings.env, call.op, placed.algorithm)),
+    )
+
+
+def _shown(placed: Placement, protocol: str) -> str:
+    return protocol if placed.costs.part is not None else "none"
+
+
+def _labelled(parts: _Parts, base: float, steps: float, moves: float) -> list[tuple[float, Evidence]]:
+    return [(base, parts.base.evidence), (steps, parts.step.evidence), (moves, parts.wire.evidence)]
+
+
+def _groups(call: CollectiveCall, gpu_of_rank: Sequence[str]) -> list[tuple[str, ...]]:
+    if not call.groups:
+        raise InputError(f"{call.op}: no group of ranks")
+    found: list[tuple[str, ...]] = []
+    for group in call.groups:
+        for rank in group:
+            if not 0 <= rank < len(gpu_of_rank):
+                raise InputError(f"{call.op}: rank {rank} has no GPU (there are {len(gpu_of_rank)})")
+        if not group:
+            raise InputError(f"{call.op}: a group without ranks")
+        found.append(tuple(gpu_of_rank[rank] for rank in group))
+    return found
+
+
+def time_collective(
+    topology: Topology,
+    op: str,
+    size_bytes: int | str,
+    *,
+    ranks: int | None = None,
+    algorithm: str = "auto",
+    protocol: str = "auto",
+    launch: Literal["graph", "eager"] = "eager",
+    engine: Literal["analytic", "event"] = "analytic",
+    fractions: Fractions | None = None,
+) -> Timing:
+    """One call of ``op`` on the first ``ranks`` GPUs in bus order.
+
+    Args:
+        size_bytes: message size as nccl-tests counts it for the op (0 allowed; text such as ``14KiB`` is understood).
+        ranks: default all GPUs of the box.
+        algorithm: ``auto`` or one of :func:`pcie_sim.collectives.algorithms`.
+        protocol: ``auto`` (the library's choice), ``LL``, ``LL128`` or ``Simple``.
+        launch: ``eager`` (back to back from the CPU, what nccl-tests shows) or ``graph``.
+        engine: ``analytic`` or ``event``.
+        fractions: all_to_all: what each rank sends to each, as a share of ``size_bytes``.
+
+    Raises:
+        InputError: unknown op, algorithm, protocol, launch or engine; ranks below 2 or above the GPUs; a bad size.
+        NoDataError: no costs for the collective library, or a transport that is not modelled.
+    """
+    size = parse_bytes(size_bytes)
+    if launch not in ("eager", "graph"):
+        raise InputError(f"launch {launch!r}: use eager or graph")
+    if engine not in ("analytic", "event"):
+        raise InputError(f"engine {engine!r}: use analytic or event")
+    count = len(topology.gpus) if ranks is None else ranks
+    if isinstance(count, bool) or not isinstance(count, int) or not 2 <= count <= len(topology.gpus):
+        raise InputError(f"{op}: ranks {count!r}; {topology.name} has {len(topology.gpus)} GPUs, a collective takes 2 to all of them")
+    placed = place(topology, op, (rank_order(topology, count),), algorithm=algorithm, fractions=fractions)
+    tuning = placed.costs.part.tuning if placed.costs.part is not None else None
+    names, which, notes = choose(
+        topology, tuning, placed.thinks, op, count, np.asarray(float(size)), largest_send=placed.largest_send, protocol=protocol
+    )
+    chosen = names[int(which)]
+    return _Answer(topology, placed, chosen, size, launch).timing(engine, notes)
+
+
+class _Answer:
+    """Puts a :class:`Timing` together from a placement and a protocol."""
+
+    def __init__(self, topology: Topology, placed: Placement, protocol: Protocol, size: int, launch: Literal["graph", "eager"]) -> None:
+        self.topology, self.placed, self.protocol, self.size, self.launch = topology, placed, protocol, size, launch
+
+    def timing(self, engine: Literal["analytic", "event"], notes: tuple[str, ...]) -> Timing:
+        placed, protocol, size = self.placed, self.protocol, self.size
+        lines = solve(placed, protocol)
+        parts = _parts(placed, protocol, lines)
+        steps_part, bytes_part = lines.evaluate(np.asarray(float(size)))
+        steps_s, bytes_s = float(steps_part), float(bytes_part)
+        if engine == "event":
+            run = simulate(placed.flow_set(protocol, float(size)))
+            wires = run.makespan
+            ends = [parts.base.value + max((run.finish[index] for index in items), default=0.0) for items in placed.rounds]
+            step_times = tuple(ends)
+            shown = {"base": parts.base.value, "transfers": wires}
+        else:
+            wires = steps_s + bytes_s
+            step_times = tuple(start + unit * size for start, unit in lines.rounds)
+            shown = {"base": parts.base.value, "steps": steps_s, "bytes": bytes_s}
+        time = parts.base.value + wires
+        sigma, label = self._spread(parts, steps_s, bytes_s)
+        sources = parts.sources
+        if self.launch == "eager":
+            floor = placed.costs.floor(placed.ranks)
+            if floor.value > time:
+                shown["launch"] = floor.value - time
+                time, sigma, label = floor.value, floor.sigma, floor.evidence
+            sources = tuple(dict.fromkeys((*sources, *floor.sources)))
+        neck, utilisation = self._links(lines, time)
+        settings = self.topology.settings
+        return Timing(
+            op=placed.op,
+            ranks=placed.ranks,
+            bytes=size,
+            algorithm=placed.algorithm,
+            protocol=_shown(placed, protocol),
+            transport=placed.transport,
+            launch=self.launch,
+            engine=engine,
+            time_s=time,
+            time_s_p10=time * math.exp(-Z90 * sigma),
+            time_s_p90=time * math.exp(Z90 * sigma),
+            lower_bound_s=lines.bound * size,
+            steps=placed.steps,
+            evidence=label,
+            extrapolated=False,
+            ccl="none" if settings.ccl.name == "none" else f"{settings.ccl.name} {settings.ccl.version}",
+            env=dict(settings.env),
+            step_times_s=step_times,
+            link_bytes={name: load * size for name, load in zip(placed.links, placed.user_load, strict=True)},
+            link_utilisation=utilisation,
+            bottleneck=neck,
+            parts_s=shown,
+            sources=sources,
+            ignores=self._ignores(engine, lines),
+            notes=(*notes, *algorithm_notes(settings.env, placed.op, placed.algorithm), *placed.reasons),
+        )
+
+    def _spread(self, parts: _Parts, steps_s: float, bytes_s: float) -> tuple[float, Evidence]:
+        """Standard deviation of ln(time), and the label of the sum."""
+        terms = [(parts.base.value, parts.base.sigma), (steps_s, parts.step.sigma), (bytes_s, parts.wire.sigma)]
+        whole = sum(value for value, _ in terms)
+        sigma = math.sqrt(sum((value * spread) ** 2 for value, spread in terms)) / whole if whole > 0 else 0.0
+        return sigma, label_of_sum(_labelled(parts, parts.base.value, steps_s, bytes_s))
+
+    def _links(self, lines: Lines, time: float) -> tuple[Bottleneck | None, dict[str, float]]:
+        placed = self.placed
+        if time <= 0:
+            return None, dict.fromkeys(placed.links, 0.0)
+        busy = [load * self.size / time for load in placed.wire_load(self.protocol)]
+        found = dict(zip(placed.links, busy, strict=True))
+        if lines.busiest is None:
+            return None, found
+        return Bottleneck(placed.links[lines.busiest], busy[lines.busiest]), found
+
+    def _ignores(self, engine: str, lines: Lines) -> tuple[str, ...]:
+        placed = self.placed
+        found: list[str] = []
+        if engine == "analytic" and not lines.exact:
+            found.append(
+                "transfers of different steps (or with different start-ups) that meet on one link: the event engine shares it between them"
+            )
+        if placed.op in ("broadcast", "reduce"):
+            found.append("the library's own number of pieces of a broadcast or reduce: a fixed one is used")
+        if placed.costs.part is not None:
+            found.append("host-side skew between ranks, and the traffic of anything else on the links")
+        return tuple(found)

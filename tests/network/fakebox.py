@@ -1,0 +1,92 @@
+"""A bare box for tests: GPUs behind switches with round numbers, the same attributes as a Topology, no part files."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from types import SimpleNamespace
+
+from pcie_sim.specs.base import Quantity
+from pcie_sim.specs.machine import CclSettings, SettingsSpec
+
+
+def seconds(value: float) -> Quantity:
+    return Quantity(value=value, unit="s", evidence="nominal", source="test")
+
+
+def rate(value: float) -> Quantity:
+    return Quantity(value=value, unit="B/s", evidence="nominal", source="test")
+
+
+@dataclass(frozen=True, eq=False)
+class FakeBox:
+    """``per_switch`` GPUs below each switch; every link and uplink ``link`` B/s each way; latencies (s) inside and across."""
+
+    per_switch: tuple[int, ...] = (4, 4)
+    link: float = 50e9
+    uplink: float = 50e9
+    inside: float = 0.0
+    across: float = 0.0
+    slow_gpu: str | None = None
+    ccl: CclSettings = field(default_factory=lambda: CclSettings(name="none"))
+    name: str = "fake"
+
+    @property
+    def gpus(self) -> tuple[str, ...]:
+        return tuple(f"g{index}" for index in range(sum(self.per_switch)))
+
+    @property
+    def settings(self) -> SettingsSpec:
+        return SettingsSpec(ccl=self.ccl)
+
+    @property
+    def links(self) -> dict[str, SimpleNamespace]:
+        found = {}
+        for gpu in self.gpus:
+            speed = self.link / 2 if gpu == self.slow_gpu else self.link
+            found[f"{gpu}.up"] = found[f"{gpu}.dn"] = SimpleNamespace(rate=rate(speed))
+        for index in range(len(self.per_switch)):
+            found[f"s{index}.up"] = found[f"s{index}.dn"] = SimpleNamespace(rate=rate(self.uplink))
+        return found
+
+    @property
+    def spec(self) -> SimpleNamespace:
+        port = SimpleNamespace(gen=5, width=16)
+        names = {name.rpartition(".")[0] for name in self.links}
+        return SimpleNamespace(nodes={name: SimpleNamespace(kind="gpu", part=None, link=port) for name in names})
+
+    def gpu_spec(self, node: str) -> SimpleNamespace:
+        return SimpleNamespace(compute_capability="9.0")
+
+    def capacities(self) -> dict[str, float]:
+        return {name: capacity.rate.value for name, capacity in self.links.items()}
+
+    def switch_of(self, gpu: str) -> int:
+        rest = int(gpu[1:])
+        for index, count in enumerate(self.per_switch):
+            if rest < count:
+                return index
+            rest -= count
+        raise AssertionError(gpu)
+
+    def path(self, a: str, b: str) -> SimpleNamespace:
+        first, second = self.switch_of(a), self.switch_of(b)
+        near = first == second
+        links = (f"{a}.up", f"{b}.dn") if near else (f"{a}.up", f"s{first}.up", f"s{second}.dn", f"{b}.dn")
+        return SimpleNamespace(
+            src=a,
+            dst=b,
+            links=links,
+            path_type="PIX" if near else "PHB",
+            transport="P2P",
+            latency=seconds(self.inside if near else self.across),
+            flow_rate=None,
+            crosses_socket=False,
+        )
+
+    route = path
+
+    def transport(self, a: str, b: str) -> SimpleNamespace:
+        return SimpleNamespace(kind="P2P", reason="test", evidence="nominal")
+
+    def but(self, **changes: object) -> FakeBox:
+        return replace(self, **changes)  # type: ignore[arg-type]
