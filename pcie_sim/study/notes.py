@@ -134,7 +134,9 @@ def _all_reduce_cost(box: Topology, results: Sequence[StrategyResult], workload:
         )
         landmarks = landmark_all_reduces(box.gpu_spec(box.gpus[0]).architecture, s.tp * s.dp)
         if landmarks:
-            shown = [f"{row.value:.3g} us -> {rest + count * row.value * 1e-3:.1f} ms" for _, row in landmarks if row.quality == "good"]
+            shown = [
+                f"{t * 1e6:.3g} us -> {rest + count * t * 1e3:.1f} ms" for t in (r.si_value for _, r in landmarks if r.quality == "good")
+            ]
             text += "; with what such boxes have measured per AllReduce: " + ", ".join(shown)
         notes.append(Note("all_reduce_cost", text))
     return notes
@@ -168,11 +170,10 @@ def _residuals(box: Topology, results: Sequence[StrategyResult], measured: Seque
             each = float(booked[i, j]) / count * 1e6
             text += f". One AllReduce would have to cost {needed:.0f} us to explain it (predicted {each:.0f} us)"
             landmarks = landmark_all_reduces(box.gpu_spec(box.gpus[0]).architecture, result.resolved.width)
-            good = [held for _, held in landmarks if held.quality == "good"]
-            if good and needed > good[-1].value:
-                worst = landmarks[-1][1]
-                text += f"; healthy boxes measure {good[0].value:.0f} to {good[-1].value:.0f} us, "
-                text += f"the slowest published host {worst.value:.0f} us"
+            good = [held.si_value * 1e6 for _, held in landmarks if held.quality == "good"]
+            if good and needed > good[-1]:
+                text += f"; healthy boxes measure {good[0]:.0f} to {good[-1]:.0f} us, "
+                text += f"the slowest published host {landmarks[-1][1].si_value * 1e6:.0f} us"
         others = _others(rows[1:], row)
         if others:
             text += f". At other concurrencies (measured against predicted): {others}"
