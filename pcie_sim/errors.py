@@ -45,16 +45,20 @@ class UnknownNameError(InputError):
 def nearest(name: str, known: Iterable[str], *, count: int = 3) -> list[str]:
     """The ``count`` known names most like ``name``, best first.
 
-    Ranked by difflib's ratio on the lower-cased text, with names that contain (or are contained in) the asked one first,
-    so that ``kimi`` finds ``kimi-k2.6`` before ``mimi``.
+    First a name with the same letters and digits (``kimi-k26`` finds ``kimi-k2.6`` before ``kimi-k2``), then by difflib's
+    ratio on the lower-cased text, with names that contain (or are contained in) the asked one before the others, so that
+    ``kimi`` finds ``kimi-k2.6`` before ``mimi``.
     """
     asked = name.lower()
 
-    def score(candidate: str) -> tuple[float, str]:
+    def letters(text: str) -> str:
+        return "".join(char for char in text if char.isalnum())
+
+    def score(candidate: str) -> tuple[bool, float, str]:
         low = candidate.lower()
         ratio = difflib.SequenceMatcher(None, asked, low).ratio()
         inside = bool(asked) and (asked in low or low in asked)
-        return (-(ratio + (1.0 if inside else 0.0)), candidate)
+        return (letters(low) != letters(asked), -(ratio + (1.0 if inside else 0.0)), candidate)
 
     return sorted(set(known), key=score)[:count]
 

@@ -35,12 +35,10 @@ def share_by_label(parts: Iterable[tuple[float, Evidence]]) -> dict[Evidence, fl
 
 
 def label_of_sum(parts: Iterable[tuple[float, Evidence]] | Mapping[Evidence, float]) -> Evidence:
-    """The label of a sum: the weakest among the labels of the parts that make at least 5 % of it."""
-    if isinstance(parts, Mapping):
-        shares = share_by_label((size, label) for label, size in parts.items())
-    else:
-        sizes = [(size, label) for size, label in parts if size > 0]
-        whole = sum(size for size, _ in sizes)
-        heavy = [label for size, label in sizes if size >= MINOR_SHARE * whole]
-        return weakest(heavy)
+    """The label of a sum: the weakest among the labels that make at least 5 % of it.
+
+    Parts of one label count together, so that a sum of many small assumed parts is assumed.
+    """
+    pairs = ((size, label) for label, size in parts.items()) if isinstance(parts, Mapping) else parts
+    shares = share_by_label(pairs)
     return weakest(label for label, share in shares.items() if share >= MINOR_SHARE)

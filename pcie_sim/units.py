@@ -30,81 +30,96 @@ _BYTE_UNITS: dict[str, int] = {
     "gb": GB,
     "tb": TB,
 }
-_TIMES_PER_SECOND: dict[str, float] = {"s": 1.0, "ms": 1e3, "us": 1e6, "µs": 1e6, "ns": 1e9}
-_NUMBER = re.compile(r"\s*([+]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?)\s*([A-Za-zµ/]*)\s*\Z")
+_TIMES_PER_SECOND: dict[str, float] = {"s": 1.0, "ms": 1e3, "us": 1e6, "µs": 1e6, "μs": 1e6, "ns": 1e9}
+_NUMBER = re.compile(r"\s*([+]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?)\s*([A-Za-zµμ/]*)\s*\Z")
 _MAX_TEXT = 64
 MAX_BYTES = 2**60
 """Largest accepted size; anything above is a typing mistake, not a message."""
 
 
-def _split(text: str, what: str, example: str) -> tuple[float, str]:
+def _split(value: object, what: str, example: str) -> tuple[float, str]:
+    """Number and unit of text; a bare number has no unit."""
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        try:
+            return float(value), ""
+        except OverflowError:  # an int above 1e308
+            return math.inf, ""
+    text = str(value) if isinstance(value, str) or hasattr(value, "dtype") else ""  # numpy's integers are no ints
     match = _NUMBER.match(text) if len(text) <= _MAX_TEXT else None
     if match is None:
-        shown = text if len(text) <= 40 else text[:37] + "..."
-        raise InputError(f"{what} {shown!r} is not understood; write it like {example}")
+        raise InputError(f"{what} {_shown(value)} is not understood; write it like {example}")
     return float(match.group(1)), match.group(2)
 
 
+def _shown(value: object) -> str:
+    """``value`` for a message, 40 characters at most (Python refuses to print integers of thousands of digits)."""
+    try:
+        text = repr(value) if isinstance(value, str) else str(value)
+    except ValueError:
+        return "with thousands of digits"
+    return text if len(text) <= 42 else text[:37] + "..."
+
+
 def parse_bytes(text: str | int | float) -> int:
-    """Bytes of ``text`` (``"14KiB"``, ``"14336"``, ``"8M"``), rounded to a whole byte.
+    """Bytes of ``text`` (``"14KiB"``, ``"14336"``, ``"8M"``), with a unit rounded to a whole byte.
 
     Raises:
-        InputError: not a size, not a whole number of bytes, negative, or above 2**60 B.
+        InputError: not a size, a fraction of a byte, negative, or above 2**60 B.
 
     >>> parse_bytes("14KiB"), parse_bytes("16K"), parse_bytes("1MB"), parse_bytes(512)
     (14336, 16384, 1000000, 512)
     """
-    if isinstance(text, bool):
-        raise InputError(f"size {text!r} is not understood; write it like 14KiB")
-    number, unit = (float(text), "") if isinstance(text, int | float) else _split(text, "size", "14KiB, 1MB or 16384")
+    number, unit = _split(text, "size", "14KiB, 1MB or 16384")
     factor = _BYTE_UNITS.get(unit.lower())
     if factor is None:
         raise InputError(f"size {text!r} has an unknown unit {unit!r}; use B, KiB MiB GiB, KB MB GB or K M G (binary)")
     value = number * factor
     if not math.isfinite(value) or value < 0 or value > MAX_BYTES:
-        raise InputError(f"size {text!r} is out of range; sizes go from 0 to 2^60 bytes")
-    if abs(value - round(value)) > 1e-6 * max(1.0, value):
-        raise InputError(f"size {text!r} is not a whole number of bytes")
+        raise InputError(f"size {_shown(text)} is out of range; sizes go from 0 to 2^60 bytes")
+    if (factor == 1 and value != round(value)) or 0 < value < 1:
+        raise InputError(f"size {_shown(text)} is not a whole number of bytes")
     return round(value)
 
 
 def parse_rate(text: str | int | float) -> float:
-    """Bytes per second of ``text`` (``"56GB/s"``, ``"24 GBps"``, ``1e9``).
+    """Bytes per second of ``text`` (``"56GB/s"``, ``"24 GBps"``, ``1e9``); a bare number is B/s.
+
+    Raises:
+        InputError: not a rate, bits (``Gb/s``, ``Gbps``), negative, or not finite.
 
     >>> parse_rate("56GB/s")
     56000000000.0
     """
-    if isinstance(text, int | float) and not isinstance(text, bool):
-        number, factor = float(text), 1
-    else:
-        number, unit = _split(str(text), "rate", "56GB/s")
-        low = unit.lower()
-        stem = low[:-2] if low.endswith("/s") else low[:-2] if low.endswith("ps") else None
-        if stem is None or stem not in _BYTE_UNITS or stem in ("", "k", "m", "g"):
-            raise InputError(f"rate {text!r} has an unknown unit {unit!r}; use GB/s, GiB/s, MB/s ...")
-        factor = _BYTE_UNITS[stem]
+    number, unit = _split(text, "rate", "56GB/s")
+    factor = 1
+    if unit:
+        stem = unit[:-2] if unit.lower().endswith(("/s", "ps")) else ""
+        if stem.endswith("b"):
+            raise InputError(f"rate {_shown(text)}: {unit!r} is bits per second to most readers; write bytes, like 56GB/s")
+        if stem.lower() not in _BYTE_UNITS or stem.lower() in ("", "k", "m", "g"):
+            raise InputError(f"rate {_shown(text)} has an unknown unit {unit!r}; use GB/s, GiB/s, MB/s ...")
+        factor = _BYTE_UNITS[stem.lower()]
     value = number * factor
     if not math.isfinite(value) or value < 0:
-        raise InputError(f"rate {text!r} is out of range")
+        raise InputError(f"rate {_shown(text)} is out of range; it must be finite and not negative")
     return value
 
 
 def parse_time(text: str | int | float) -> float:
     """Seconds of ``text`` (``"5us"``, ``"1.5 ms"``); a bare number is seconds.
 
+    Raises:
+        InputError: not a time, negative, or not finite.
+
     >>> parse_time("5us")
     5e-06
     """
-    if isinstance(text, int | float) and not isinstance(text, bool):
-        number, per_second = float(text), 1.0
-    else:
-        number, unit = _split(str(text), "time", "5us")
-        if unit and unit not in _TIMES_PER_SECOND:
-            raise InputError(f"time {text!r} has an unknown unit {unit!r}; use s, ms, us or ns")
-        per_second = _TIMES_PER_SECOND.get(unit, 1.0)
-    value = number / per_second
+    number, unit = _split(text, "time", "5us")
+    if unit and unit not in _TIMES_PER_SECOND:
+        raise InputError(f"time {_shown(text)} has an unknown unit {unit!r}; use s, ms, us or ns")
+    value = number / _TIMES_PER_SECOND.get(unit, 1.0)
     if not math.isfinite(value) or value < 0:
-        raise InputError(f"time {text!r} is out of range")
+        raise InputError(f"time {_shown(text)} is out of range; it must be finite and not negative")
     return value
 
 
@@ -119,20 +134,20 @@ def parse_int_list(
     items: Sequence[object]
     if isinstance(text, str):
         items = [part.strip() for part in text.split(",")]
-    elif isinstance(text, Sequence) or hasattr(text, "__iter__"):
-        items = list(text)  # numpy arrays and ranges too
     else:
-        items = [text]
+        try:
+            items = list(text)  # type: ignore[arg-type]  # numpy arrays and ranges too
+        except TypeError:
+            items = [text]
     if not items or len(items) > most:
         raise InputError(f"{what}: give 1 to {most} numbers, got {len(items)}")
     found: dict[int, None] = {}
     for item in items:
         number = _whole(item)
         if number is None:
-            shown = str(item)[:40]
-            raise InputError(f"{what} {shown!r} is not a whole number; write a list like 1,4,16")
+            raise InputError(f"{what} {_shown(item)} is not a whole number; write a list like 1,4,16")
         if not low <= number <= high:
-            raise InputError(f"{what} {number} is out of range; it goes from {low} to {high}")
+            raise InputError(f"{what} {_shown(number)} is out of range; it goes from {low} to {high}")
         found[number] = None
     return tuple(found)
 

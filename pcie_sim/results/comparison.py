@@ -258,19 +258,26 @@ class Comparison(Result):
             named = strategy in (point.strategy, point.canonical)
             if named and point.concurrency == concurrency and context in (None, point.context):
                 return point
-        raise InputError(f"no point for {strategy!r} at concurrency {concurrency} in this comparison")
+        at = "" if context is None else f" and context {context}"
+        raise InputError(
+            f"no point for {strategy!r} at concurrency {concurrency}{at} in this comparison; it has {', '.join(self.strategies)}"
+        )
 
     def winner(self, *, concurrency: int, context: int | None = None) -> Winner | None:
-        """The winner at a concurrency, or None when nothing fits there.
+        """The winner at a concurrency (and context; None: the first one), or None when nothing fits there.
 
         Raises:
-            InputError: the concurrency is not part of this comparison.
+            InputError: the concurrency or the context is not part of this comparison.
         """
         if concurrency not in self.concurrencies:
             known = ", ".join(map(str, self.concurrencies))
             raise InputError(f"concurrency {concurrency} is not in this comparison; it has {known}")
+        if context is None:
+            context = self.contexts[0]
+        if context not in self.contexts:
+            raise InputError(f"context {context} is not in this comparison; it has {', '.join(map(str, self.contexts))}")
         for found in self.winners:
-            if found.concurrency == concurrency and context in (None, found.context):
+            if (found.concurrency, found.context) == (concurrency, context):
                 return found
         return None
 
@@ -304,15 +311,22 @@ class Comparison(Result):
 
     def explain(self) -> str:
         """The answer in sentences: who wins where, by how much, what binds it, what did not fit, what to know."""
+        several = len(self.contexts) > 1
+
+        def place(context: int) -> str:
+            return f", context {context}" if several else ""
+
         lines = [f"{self.model} on {self.topology}, {self.runtime}"]
+        if not self.anything_fits:
+            lines.append("nothing fits at any concurrency")
         for winner in self.winners:
             point = self.point(winner.strategy, concurrency=winner.concurrency, context=winner.context)
             lead = "alone fits" if winner.margin is None else f"wins by {winner.margin:.0%}"
             lines.append(
-                f"C={winner.concurrency}: {winner.strategy} {lead} (probability {winner.probability:.2f}): "
+                f"C={winner.concurrency}{place(winner.context)}: {winner.strategy} {lead} (probability {winner.probability:.2f}): "
                 f"{point.tokens_per_s:.0f} tok/s, {point.tpot_ms:.1f} ms per token, bound by {point.bound_by} [{point.evidence}]"
             )
-        lines += [f"from C={c.concurrency:g}: {c.to_strategy} instead of {c.from_strategy}" for c in self.crossovers]
+        lines += [f"from C={c.concurrency:g}{place(c.context)}: {c.to_strategy} instead of {c.from_strategy}" for c in self.crossovers]
         lines += [f"note [{note.code}]: {note.text}" for note in self.notes]
         if self.advice:
             lines.append(f"next: {self.advice}")

@@ -164,10 +164,11 @@ def _one_launch(
     slowest = np.max([part.total + (hops[i].total if i < len(hops) else 0.0) for i, part in enumerate(stages)], axis=0)
     tpot = np.maximum(latency, plan.load.micro_batches * slowest)
     waiting = tpot - latency
-    label = label_of_sum([(float(time.sum()), name) for name, time in whole.by_evidence.items()])
-    # Waiting is other micro-batches' work: it is as uncertain as the work itself.
+    # Waiting is other micro-batches' work: as uncertain, and with the same evidence, as the work itself.
     whole.causes = whole.causes.scaled(tpot / latency)
-    whole.book("bubble", waiting, label)
+    whole.by_evidence = {label: time * (tpot / latency) for label, time in whole.by_evidence.items()}
+    whole.buckets["bubble"] = whole.buckets["bubble"] + waiting
+    whole.total = whole.total + waiting
     return whole, tpot, hop_total
 
 

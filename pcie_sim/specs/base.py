@@ -51,7 +51,8 @@ class Quantity(Spec):
             low = self.low if self.low else self.value
             high = self.high if self.high else self.value
             if low > 0:
-                span = math.log(high / low) if self.low and self.high else 2 * math.log(high / low)
+                span = math.log(high) - math.log(low)
+                span = span if self.low and self.high else 2 * span
                 return span / 2.563  # distance between the 10 % and 90 % points of a normal, in standard deviations
         return DEFAULT_SIGMA_LOG[self.evidence]
 
@@ -95,7 +96,7 @@ def build(kind: type[SpecT], data: Any, *, source: str, text: str | None = None)
 
 
 def _what(data: Any) -> str:
-    return {list: "a list", str: "text", type(None): "nothing"}.get(type(data), f"a {type(data).__name__}")
+    return {list: "a list", dict: "keys and values", str: "text", type(None): "nothing"}.get(type(data), f"a {type(data).__name__}")
 
 
 def _keys_in(data: Any, loc: tuple[int | str, ...]) -> tuple[int | str, ...]:
@@ -113,22 +114,34 @@ def _keys_in(data: Any, loc: tuple[int | str, ...]) -> tuple[int | str, ...]:
     return tuple(keys)
 
 
+def _shown(text: str, most: int) -> str:
+    """``text`` on one line and not longer than ``most``."""
+    line = " ".join(text.split())
+    return line if len(line) <= most else line[: most - 3] + "..."
+
+
+def _found(value: Any) -> str:
+    return _what(value) if isinstance(value, dict | list | tuple | None) else repr(_shown(str(value), 40))
+
+
 def _message(exc: ValidationError, data: dict[Any, Any], source: str, text: str | None) -> str:
     errors = exc.errors(include_url=False, include_context=False)
     first = errors[0]
-    what = first["msg"].removeprefix("Value error, ")
+    what = " ".join(first["msg"].removeprefix("Value error, ").split())
     keys = _keys_in(data, first["loc"])
+    if keys and keys[-1] == "[key]":  # pydantic's way to say that the key itself is wrong
+        keys, what = keys[:-1], f"this key is not allowed: {what}"
     head, colon, rest = what.partition(": ")
     if not keys and colon and head.split(".")[0] in data:  # a check of the whole file that names its key ("rows.3: ...")
         keys, what = tuple(int(part) if part.isdigit() else part for part in head.split(".")), rest
     line = line_of_key(text, keys) if text is not None else None
     where = f"{source}:{line}" if line else source
-    key = ".".join(str(item) for item in keys)
+    key = _shown(".".join(str(item) for item in keys), 120)
     if first["type"] == "extra_forbidden":
         what = "unknown key"
     elif first["type"] == "missing":
         what = "required key is missing"
-    elif first["type"] == "literal_error" or first["type"] in ("string_type", "int_type", "float_type"):
-        what = f"{what}, found {str(first.get('input'))[:40]!r}"
+    elif first["type"] == "literal_error" or first["type"].endswith(("_type", "_parsing")):
+        what = f"{what}, found {_found(first.get('input'))}"
     more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
     return f"{where}: {key + ': ' if key else ''}{what[:200]}{more}"

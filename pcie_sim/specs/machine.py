@@ -16,13 +16,13 @@ MAX_NODES = 512
 
 
 def parse_link(value: object) -> object:
-    """``gen5 x16`` -> :class:`PcieLink`; leaves other values to pydantic."""
-    if not isinstance(value, str):
+    """``gen5 x16`` -> :class:`PcieLink`."""
+    if isinstance(value, PcieLink):
         return value
-    match = re.fullmatch(r"\s*[Gg]en\s*([1-7])\s+x(\d{1,2})\s*", value)
+    match = re.fullmatch(r"\s*gen\s*([1-7])\s+x(1|2|4|8|16|32)\s*", value, re.IGNORECASE) if isinstance(value, str) else None
     if match is None:
-        raise ValueError(f"link {value[:30]!r} is not understood; write it like 'gen5 x16'")
-    return PcieLink(gen=int(match.group(1)), width=int(match.group(2)))
+        raise ValueError(f"link {str(value)[:30]!r} is not understood; write it like 'gen5 x16' (gen 1 to 7, x1 to x32)")
+    return PcieLink.model_validate({"gen": int(match.group(1)), "width": int(match.group(2))})
 
 
 LinkText = Annotated[

@@ -62,6 +62,18 @@ class ArmSpec(Spec):
     notes: tuple[Text, ...] = ()
 
 
+UNITS: dict[str, dict[str, float]] = {
+    "tpot": {"s": 1.0, "ms": 1e-3, "us": 1e-6},
+    "step_time": {"s": 1.0, "ms": 1e-3, "us": 1e-6},
+    "ttft": {"s": 1.0, "ms": 1e-3, "us": 1e-6},
+    "time": {"s": 1.0, "ms": 1e-3, "us": 1e-6},
+    "output_tokens_per_s": {"tok/s": 1.0},
+    "user_tokens_per_s": {"tok/s": 1.0},
+    "rate": {"GB/s": 1e9, "MB/s": 1e6, "B/s": 1.0},
+}
+"""Units that each metric may be given in, as factors to SI (s, tokens per second, B/s)."""
+
+
 class MeasuredRow(Spec):
     """One measured value: serving rows name an arm and a concurrency (null: unknown, kept but not scored), collective rows
     an op, ranks and bytes.
@@ -71,8 +83,8 @@ class MeasuredRow(Spec):
     concurrency: Annotated[float, Field(gt=0)] | None = None
     context: float | None = None
     op: Text | None = None
-    ranks: int | None = None
-    bytes: int | None = None
+    ranks: Annotated[int, Field(ge=1, le=4096)] | None = None
+    bytes: Annotated[int, Field(ge=0)] | None = None
     launch: Literal["graph", "eager"] | None = None
     in_place: bool | None = None
     metric: Literal["tpot", "step_time", "ttft", "output_tokens_per_s", "user_tokens_per_s", "time", "rate"]
@@ -80,6 +92,18 @@ class MeasuredRow(Spec):
     unit: Annotated[str, Field(max_length=20)]
     quality: Quality
     note: Text | None = None
+
+    @model_validator(mode="after")
+    def _unit_fits(self) -> MeasuredRow:
+        known = UNITS[self.metric]
+        if self.unit not in known:
+            raise ValueError(f"{self.metric} in {self.unit!r}: give it in {', '.join(known)}")
+        return self
+
+    @property
+    def si_value(self) -> float:
+        """The value in seconds, tokens per second or B/s."""
+        return self.value * UNITS[self.metric][self.unit]
 
 
 class MeasurementSet(Spec):

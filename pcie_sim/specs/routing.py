@@ -42,7 +42,7 @@ def parse_popularity(text: str) -> Popularity:
     Raises:
         InputError: anything else.
     """
-    low = text.strip().lower()
+    low = str(text).strip().lower()
     if low == "uniform":
         return Popularity()
     if low.startswith("zipf:"):
@@ -52,7 +52,7 @@ def parse_popularity(text: str) -> Popularity:
             skew = math.nan
         if 0 <= skew <= 3:
             return Popularity("zipf", skew)
-    raise InputError(f"popularity {text[:30]!r} is not understood; use uniform or zipf:1.0 (0 to 3)")
+    raise InputError(f"popularity {str(text)[:30]!r} is not understood; use uniform or zipf:1.0 (0 to 3)")
 
 
 @lru_cache(maxsize=256)
@@ -109,10 +109,15 @@ class RankLoad:
 def rank_load(tokens: NDArray[np.float64] | float, experts: int, top_k: int, ranks: int, popularity: Popularity = Popularity()) -> RankLoad:
     """Mean and fullest rank when ``experts`` sit on ``ranks`` ranks in equal parts, for each batch size in ``tokens``.
 
+    Raises:
+        InputError: the experts do not divide over the ranks.
+
     >>> load = rank_load(1.0, 384, 8, 8)
     >>> round(float(load.mean_distinct), 2), round(float(load.fullest_distinct), 2)
     (1.0, 2.57)
     """
+    if ranks < 1 or experts % ranks:
+        raise InputError(f"{experts} experts do not divide over {ranks} ranks")
     batch = np.asarray(tokens, dtype=np.float64)
     distinct = expected_distinct(batch, experts, top_k, popularity)
     if ranks == 1:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -70,6 +71,8 @@ def parse_strategy(text: str) -> Strategy:
     >>> parse_strategy("ep8").canonical, parse_strategy("ep8:a2a").canonical, parse_strategy("pp2tp4").canonical
     ('tp8ep8', 'dp8ep8:a2a', 'tp4pp2')
     """
+    if not isinstance(text, str):
+        raise InputError(f"a strategy is text, not {str(text)[:40]}; write {_GRAMMAR}")
     asked = text.strip()
     match = _WHOLE.fullmatch(asked.lower()) if len(asked) <= 80 else None
     if match is None:
@@ -91,12 +94,18 @@ def parse_strategy(text: str) -> Strategy:
     found = Strategy(text=asked, replicas=replicas, moe_comm=moe_comm, **axes)
     if (found.tp * found.dp) % found.ep:
         width = found.tp * found.dp
-        legal = [str(d) for d in range(1, width + 1) if width % d == 0]
-        raise InputError(f"strategy {asked!r}: ep{found.ep} must divide tp x dp = {width}; use ep in {', '.join(legal)}")
+        raise InputError(f"strategy {asked!r}: ep{found.ep} must divide tp x dp = {width}; use ep in {_divisors(width, found.ep)}")
     if found.tp % found.dcp:
-        legal = [str(d) for d in range(1, found.tp + 1) if found.tp % d == 0]
-        raise InputError(f"strategy {asked!r}: dcp{found.dcp} must divide tp{found.tp}; use dcp in {', '.join(legal)}")
+        legal = _divisors(found.tp, found.dcp)
+        raise InputError(f"strategy {asked!r}: dcp{found.dcp} must divide tp{found.tp}; use dcp in {legal}")
     return found
+
+
+def _divisors(number: int, near: int, most: int = 8) -> str:
+    """The divisors of ``number`` as text; where there are many, those nearest to ``near``."""
+    small = [d for d in range(1, math.isqrt(number) + 1) if number % d == 0]
+    every = {*small, *(number // d for d in small)}
+    return ", ".join(map(str, sorted(sorted(every, key=lambda d: abs(d - near))[:most])))
 
 
 def default_strategies(gpus: int, *, moe: bool) -> tuple[str, ...]:

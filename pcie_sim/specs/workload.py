@@ -47,10 +47,10 @@ class Workload:
         """
         if launch not in (None, "graph", "eager"):
             raise InputError(f"launch {launch!r} is not known; use graph or eager")
-        if mem_fraction is not None and not 0.1 <= mem_fraction <= 1.0:
+        if mem_fraction is not None and not (isinstance(mem_fraction, int | float) and 0.1 <= mem_fraction <= 1.0):
             raise InputError(f"memory fraction {mem_fraction} is out of range; it goes from 0.1 to 1")
-        if max_running is not None and max_running < 1:
-            raise InputError(f"max-running {max_running} is out of range; it starts at 1")
+        if max_running is not None:
+            (max_running,) = parse_int_list([max_running], "max-running")
         layers = None if pp_layers is None else _layers(pp_layers)
         return Workload(
             concurrency=parse_int_list(concurrency, "concurrency", high=65536, most=4096),  # type: ignore[arg-type]
@@ -64,11 +64,12 @@ class Workload:
 
 
 def _layers(value: object) -> tuple[int, ...]:
-    parts = value.split(",") if isinstance(value, str) else list(value)  # type: ignore[call-overload]
+    """Layers per stage, in order; unlike other lists, the same number may stand twice."""
     try:
+        parts = value.split(",") if isinstance(value, str) else list(value)  # type: ignore[call-overload]
         layers = tuple(int(str(part).strip()) for part in parts)
-    except ValueError as exc:
+    except (TypeError, ValueError) as exc:
         raise InputError(f"pp-layers {str(value)[:40]!r} is not understood; write it like 8,8,7") from exc
-    if any(count < 1 for count in layers):
-        raise InputError("pp-layers: every stage needs at least one layer")
+    if not layers or any(count < 1 for count in layers):
+        raise InputError("pp-layers: every stage needs at least one layer; write it like 8,8,7")
     return layers

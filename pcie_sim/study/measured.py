@@ -11,7 +11,7 @@ from pcie_sim import catalog
 from pcie_sim.results.comparison import Comparison, MeasuredPoint, Point
 from pcie_sim.specs.base import build
 from pcie_sim.specs.loader import load_yaml, read_text
-from pcie_sim.specs.measurement import MeasuredRow, MeasurementSet
+from pcie_sim.specs.measurement import UNITS, MeasuredRow, MeasurementSet
 from pcie_sim.specs.strategy import parse_strategy
 
 INDEX = "index.yaml"
@@ -61,7 +61,7 @@ def landmark_all_reduces(architecture: str, ranks: int) -> list[tuple[Measuremen
             continue
         held = load_set(entry["file"])
         found += [(held, row) for row in held.rows if row.op == "all_reduce" and row.ranks == ranks and row.metric == "time"]
-    return sorted(found, key=lambda pair: pair[1].value)
+    return sorted(found, key=lambda pair: pair[1].si_value)
 
 
 def compare_with(sets: Iterable[MeasurementSet], points: Iterable[Point], *, context: int) -> tuple[MeasuredPoint, ...]:
@@ -78,7 +78,7 @@ def compare_with(sets: Iterable[MeasurementSet], points: Iterable[Point], *, con
                 continue
             at = row.context or arm.context
             point = _matching(asked, arm.strategy, row.concurrency, context if at is None else at)
-            predicted = None if point is None else _in_metric(point, row.metric)
+            predicted = None if point is None else _in_unit(point, row)
             found.append(
                 MeasuredPoint(
                     set_id=held.id,
@@ -110,19 +110,17 @@ def _matching(points: list[Point], strategy: str, concurrency: float | None, con
     return None
 
 
-def _in_metric(point: Point, metric: str) -> float:
-    return {
-        "tpot": point.tpot_ms,
-        "step_time": point.tpot_ms,
-        "output_tokens_per_s": point.tokens_per_s,
-        "user_tokens_per_s": 1000 / point.tpot_ms,
-    }[metric]
+def _in_unit(point: Point, row: MeasuredRow) -> float:
+    """What was predicted for the row, in the row's own unit."""
+    seconds = point.tpot_ms / 1e3
+    found = {"output_tokens_per_s": point.tokens_per_s, "user_tokens_per_s": 1 / seconds}.get(row.metric, seconds)
+    return found / UNITS[row.metric][row.unit]
 
 
 def measured_tpot_ms(row: MeasuredPoint) -> float:
     """A measured row as milliseconds per token of one user."""
     if row.metric in ("tpot", "step_time"):
-        return row.value
+        return row.value * UNITS[row.metric][row.unit] * 1e3
     users = row.concurrency if row.metric == "output_tokens_per_s" and row.concurrency else 1.0
     return 1000 * users / row.value
 

@@ -4,6 +4,7 @@ not fit, what stays unexplained, and the one measurement worth making. Codes are
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable, Sequence
 
 import numpy as np
@@ -133,7 +134,9 @@ def _all_reduce_cost(box: Topology, results: Sequence[StrategyResult], workload:
         )
         landmarks = landmark_all_reduces(box.gpu_spec(box.gpus[0]).architecture, s.tp * s.dp)
         if landmarks:
-            shown = [f"{row.value:.3g} us -> {rest + count * row.value * 1e-3:.1f} ms" for _, row in landmarks if row.quality == "good"]
+            shown = [
+                f"{t * 1e6:.3g} us -> {rest + count * t * 1e3:.1f} ms" for t in (r.si_value for _, r in landmarks if r.quality == "good")
+            ]
             text += "; with what such boxes have measured per AllReduce: " + ", ".join(shown)
         notes.append(Note("all_reduce_cost", text))
     return notes
@@ -167,11 +170,10 @@ def _residuals(box: Topology, results: Sequence[StrategyResult], measured: Seque
             each = float(booked[i, j]) / count * 1e6
             text += f". One AllReduce would have to cost {needed:.0f} us to explain it (predicted {each:.0f} us)"
             landmarks = landmark_all_reduces(box.gpu_spec(box.gpus[0]).architecture, result.resolved.width)
-            good = [held for _, held in landmarks if held.quality == "good"]
-            if good and needed > good[-1].value:
-                worst = landmarks[-1][1]
-                text += f"; healthy boxes measure {good[0].value:.0f} to {good[-1].value:.0f} us, "
-                text += f"the slowest published host {worst.value:.0f} us"
+            good = [held.si_value * 1e6 for _, held in landmarks if held.quality == "good"]
+            if good and needed > good[-1]:
+                text += f"; healthy boxes measure {good[0]:.0f} to {good[-1]:.0f} us, "
+                text += f"the slowest published host {landmarks[-1][1].si_value * 1e6:.0f} us"
         others = _others(rows[1:], row)
         if others:
             text += f". At other concurrencies (measured against predicted): {others}"
@@ -296,26 +298,28 @@ def _command(
     cause: str, box: Topology, model: ModelSpec, runtime: RuntimeSpec, first: StrategyResult, second: StrategyResult, workload: Workload
 ) -> str:
     gpus = max(first.resolved.width, second.resolved.width, 2)
-    sizes = [float(np.max(line.call.bytes)) for r in (first, second) for line in _calls(r, "all_reduce")]
-    top = max([*sizes, 1e6])
+    env = " ".join(f"{key}={shlex.quote(value)}" for key, value in box.settings.env.items())
+    prefix = f"{env} " if env else ""
     if cause.startswith("cpu:hop"):
-        op = "sendrecv_perf -b 4K -e 1M -f 2 -g 2 -w 50 -n 200 -G 10"
         stages = max(first.resolved.strategy.pp, second.resolved.strategy.pp)
-        return f"the cost of a pipeline hop decides: {op}   # then compare with the engine's own per-hop time at pp{stages}"
-    if cause.startswith(("kernel:", "cpu:")):
-        what = cause.split(":")[1]
-        served = {"sglang": "python -m sglang.bench_one_batch", "vllm": "vllm bench latency"}.get(runtime.name, "a one-batch benchmark")
-        flags = {"sglang": f"--batch-size 1 --input-len {workload.context[0]} --output-len 64 --tp-size {gpus}"}.get(
-            runtime.name, f"--batch-size 1 --input-len {workload.context[0]} --output-len 64 --tensor-parallel-size {gpus}"
+        why = f"the cost of a pipeline hop decides; compare it with the engine's own time per hop at pp{stages}"
+        return f"{prefix}sendrecv_perf -b 4K -e 1M -f 2 -g 2 -w 50 -n 200 -G 10   # {why}"
+    if cause.startswith(("kernel:", "cpu:", "engine:")):
+        what = (
+            "the kernels of the " + cause.split(":")[1] + " decide" if cause.startswith("kernel:") else "the CPU's part of a step decides"
         )
-        return (
-            f"{what} kernels decide: {served} --model-path {model.title} {flags}"
-            if runtime.name == "sglang"
-            else f"{what} kernels decide: {served} --model {model.title} {flags}"
-        )
-    biggest = 2 ** int(np.ceil(np.log2(top)))
-    env = " ".join(f"{key}={value}" for key, value in box.settings.env.items())
-    command = (
-        f"all_reduce_perf -b 1K -e {format_bytes(max(biggest, 2**24)).replace(' ', '').replace('iB', '')} -f 2 -g {gpus} -w 50 -n 200 -G 10"
-    )
-    return f"the box's own small AllReduce decides: {env + ' ' if env else ''}{command}"
+        return f"{prefix}{_engine_command(runtime, model, first, workload)}   # {what}"
+    sizes = [float(np.max(line.call.bytes)) for r in (first, second) for line in _calls(r, "all_reduce")]
+    biggest = max(2 ** int(np.ceil(np.log2(max([*sizes, 1.0])))), 2**24)
+    top = format_bytes(biggest).replace(" ", "").replace("iB", "")
+    return f"{prefix}all_reduce_perf -b 1K -e {top} -f 2 -g {gpus} -w 50 -n 200 -G 10   # the box's own small AllReduce decides"
+
+
+def _engine_command(runtime: RuntimeSpec, model: ModelSpec, result: StrategyResult, workload: Workload) -> str:
+    """A one-batch run of the engine itself with the better strategy."""
+    s, context = result.resolved.strategy, workload.context[0]
+    if runtime.name == "vllm":
+        shape = f"--tensor-parallel-size {s.tp} --pipeline-parallel-size {s.pp}"
+        return f"vllm bench latency --model {model.title} {shape} --batch-size 1 --input-len {context} --output-len 64"
+    shape = f"--tp-size {s.tp * s.dp} --pp-size {s.pp}"
+    return f"python -m sglang.bench_one_batch --model-path {model.title} {shape} --batch-size 1 --input-len {context} --output-len 64"
