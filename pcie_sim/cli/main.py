@@ -27,9 +27,9 @@ _LINE = 500
 
 WELCOME = """\
 pcie-sim {version}: which parallelism wins on a PCIe multi-GPU box, by how much, at which concurrency, and why
-  pcie-sim demo                                                    the case it was built for, beside its measurements
-  pcie-sim topology list                                           the boxes that come with it
-  pcie-sim compare --topology rtx-pro-6000-8x-2switch --model kimi-k2.6    your own question
+  pcie-sim demo            # the case it was built for, beside its measurements
+  pcie-sim topology list   # the boxes that come with it
+  pcie-sim compare --topology rtx-pro-6000-8x-2switch --model kimi-k2.6   # your own question
 every verb and option: pcie-sim --help, pcie-sim compare --help"""
 
 app = typer.Typer(
@@ -120,7 +120,7 @@ def _forgiving_streams() -> None:
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if stream is None:
-            setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))
+            setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115 - open until the process ends
         elif hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")
 
