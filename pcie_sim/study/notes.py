@@ -224,7 +224,8 @@ def _hops(results: Sequence[StrategyResult], runtime: RuntimeSpec) -> list[Note]
         notes.append(
             Note(
                 "pipeline",
-                f"{result.strategy}: {hops} hops of {format_time(each)} each, {format_time(cpu.value)} of it CPU-side [{cpu.evidence}]; "
+                f"{result.strategy}: {hops} {'hop' if hops == 1 else 'hops'} of {format_time(each)} each, "
+                f"{format_time(cpu.value)} of it CPU-side [{cpu.evidence}]; "
                 f"layers per stage {layers}",
             )
         )
@@ -236,14 +237,14 @@ def _network_state(box: Topology) -> list[Note]:
     order = box.gpus
     if len(order) < 2:
         return []
-    kinds: dict[str, tuple[int, str]] = {}
+    kinds: dict[tuple[str, str], tuple[int, str]] = {}
     for a, b in zip(order, (*order[1:], order[0]), strict=True):
         if a == b:
             continue
-        found = box.transport(a, b)
-        count, reason = kinds.get(found.kind, (0, found.reason))
-        kinds[found.kind] = (count + 1, reason)
-    parts = [f"{count} of {len(order)} ring neighbours by {kind} ({reason})" for kind, (count, reason) in kinds.items()]
+        found, path = box.transport(a, b), box.path_type(a, b)
+        count, reason = kinds.get((found.kind, path), (0, found.reason))
+        kinds[found.kind, path] = (count + 1, reason)
+    parts = [f"{count} of {len(order)} ring neighbours ({path}) by {kind}: {reason}" for (kind, path), (count, reason) in kinds.items()]
     return [Note("transport", "; ".join(parts))]
 
 
