@@ -40,7 +40,6 @@ _SAME = {"gemm:fp16": "gemm:bf16", "experts:fp16": "experts:bf16"}
 
 _KIN: dict[str, tuple[str, ...]] = {
     # one-byte weights: same bytes, another kernel
-    "gemm:fp8_block": ("gemm:fp8",),
     "gemm:int8": ("gemm:fp8",),
     "experts:fp8": ("experts:fp8_block",),
     "experts:fp8_block": ("experts:fp8",),

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from pcie_sim.catalog import load_typed_part, names
 from pcie_sim.errors import NoDataError
@@ -16,6 +17,10 @@ from pcie_sim.evidence import Evidence, weakest
 from pcie_sim.specs.base import Quantity
 from pcie_sim.specs.machine import CclSettings
 from pcie_sim.specs.part import LibraryPart, Protocol
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 
 @dataclass(frozen=True)
@@ -79,16 +84,15 @@ class Costs:
         table = self.part.wire_share_host if transport == "SHM" else self.part.wire_share
         return amount(table[protocol])
 
-    def link_share(self, protocol: Protocol, transport: str) -> float:
-        """User bytes over bytes charged to links.
-
-        Peer-to-peer the whole loss is charged to the links (measured: flows that share a port or an uplink lose together). A
-        host-staged flow is slow by itself (flags and reads across host memory): it is capped, and only what its protocol really
-        sends is charged to links and memory.
+    def link_share(self, protocol: Protocol) -> float:
+        """User bytes over bytes charged to PCIe and socket links, whatever the transport: flows that share a port or an uplink lose
+        together (measured peer-to-peer). A host-staged flow is slower by itself (flags and reads across host memory): it is capped, too.
         """
-        if self.part is None:
-            return 1.0
-        return self.part.line_share[protocol].value if transport == "SHM" else self.part.wire_share[protocol].value
+        return 1.0 if self.part is None else self.part.wire_share[protocol].value
+
+    def memory_relief(self, protocol: Protocol) -> float:
+        """Bytes charged to links over bytes that host memory sees: memory carries the protocol's lines, not the links' losses."""
+        return 1.0 if self.part is None else self.part.line_share[protocol].value / self.part.wire_share[protocol].value
 
     def channel_cap(self, protocol: Protocol, transport: str, channels: int) -> float:
         """Most user bytes per second over one edge with ``channels`` channels; no cap from the usual number of channels on (the
@@ -97,6 +101,19 @@ class Costs:
         if self.part is None or protocol != "Simple" or self.part.tuning is None or channels >= self.part.tuning.usual_channels:
             return math.inf
         return self.part.channel_rate["shm" if transport == "SHM" else "p2p"].value * channels
+
+    def extrapolates(self, ranks: int, size: NDArray[np.float64]) -> NDArray[np.bool_]:
+        """Whether the constants were never measured at so many ranks, or messages of ``size`` bytes."""
+        import numpy as np
+
+        outside = np.zeros(np.shape(size), dtype=np.bool_)
+        if self.part is None:
+            return outside
+        if self.part.covered_ranks is not None and not self.part.covered_ranks[0] <= ranks <= self.part.covered_ranks[1]:
+            return ~outside
+        if self.part.covered_bytes is not None:
+            outside = (size < self.part.covered_bytes[0]) | (size > self.part.covered_bytes[1])
+        return np.asarray(outside)
 
     def crowded_share(self) -> Amount:
         """Share of its rate that a GPU's port reaches with three or more flows in and out at once."""

@@ -2,9 +2,12 @@
 
 One replica, p stages, m micro-batches in flight, T_s the time of stage s for one micro-batch, H_i of boundary i:
 
-    latency = sum T_s + sum H_i + launch          (a micro-batch passes the stages one after the other)
-    cycle   = m x max_s (T_s + H_s)               (the slowest stage serves every micro-batch once per token)
+    latency = sum T_s + sum H_i + launch                      (a micro-batch passes the stages one after the other)
+    cycle   = max_s sum over micro-batches (T_s + H_s + CPU)  (the slowest stage serves every micro-batch once per token)
     TPOT    = max(latency, cycle); the excess of the cycle over the latency is booked as bubble.
+
+Requests are spread over the micro-batches as evenly as they go: some hold one request more than the others; the latency is that of the
+fuller ones. The CPU's part of a step is in the cycle unless the engine overlaps scheduling.
 """
 
 from __future__ import annotations
@@ -118,51 +121,76 @@ def evaluate(topology: Topology, model: ModelSpec, runtime: RuntimeSpec, resolve
     asked = np.asarray(workload.concurrency, dtype=np.float64)[:, None] + np.zeros((1, len(workload.context)))
     running = held.running(asked)
     contexts = np.asarray(workload.context, dtype=np.float64)[None, :]
-    plan = build_plan(model, resolved, runtime, running=running, context=contexts, popularity=parse_popularity(workload.popularity))
+    popularity = parse_popularity(workload.popularity)
+    plan = build_plan(model, resolved, runtime, running=running, context=contexts, popularity=popularity)
+    lighter = None
+    if s.pp > 1 and np.any(plan.load.fuller < plan.load.micro_batches):
+        lean = (plan.load.batch - 1) * plan.load.micro_batches * s.replicas
+        lean = np.where(plan.load.fuller < plan.load.micro_batches, lean, running)
+        lighter = build_plan(model, resolved, runtime, running=lean, context=contexts, popularity=popularity)
     # The slowest memory decides where GPUs are mixed: every exchange waits for it.
     kernels = kernel_model(min(gpus, key=lambda gpu: gpu.memory_bandwidth.value))
     launch = workload.launch or runtime.launch
     over_cap = plan.load.batch_dp > min(graph_max_batch(gpu, runtime, s.tp * s.dp) for gpu in gpus)
     eager = np.full(asked.shape, launch == "eager") | over_cap
-    whole, tpot, hop = _step(plan, topology, kernels, runtime, order, eager)
+    box = _Box(topology, kernels, runtime, order)
+    whole, tpot, hop = _step(plan, lighter, box, eager)
     # Several causes that no part shows (clocks, kernels in between): one factor per strategy.
     samples = whole.causes.samples(common={f"engine:{s.canonical}": runtime.model_error.sigma_log})
     return StrategyResult(resolved, plan, held, tpot, samples, running, whole, whole.causes, eager, hop)
 
 
-def _step(
-    plan: StepPlan, topology: Topology, kernels: KernelModel, runtime: RuntimeSpec, order: tuple[str, ...], eager: BoolArray
-) -> tuple[Part, Array, Array]:
+@dataclass(frozen=True, eq=False)
+class _Box:
+    """Where and with what a plan runs."""
+
+    topology: Topology
+    kernels: KernelModel
+    runtime: RuntimeSpec
+    order: tuple[str, ...]
+
+    def timed(self, plan: StepPlan, launch: str) -> tuple[list[Part], list[Part]]:
+        """Stages and boundaries of the plan; a boundary carries its CPU cost."""
+        shape = plan.load.running.shape
+        stages, hops = time_plan(plan, Timer(self.topology, self.kernels, self.runtime, self.order, launch, shape))
+        hop_cpu = self.runtime.pipeline.hop_cpu
+        for hop in hops:
+            hop.book("send_recv", np.full(shape, hop_cpu.value), hop_cpu.evidence)
+            hop.causes.add("cpu:hop", np.full(shape, hop_cpu.value), hop_cpu.sigma_log)
+        return stages, hops
+
+    def occupied(self, stages: list[Part], hops: list[Part]) -> Array:
+        """Seconds that each stage needs for one micro-batch, shape (stages, ...)."""
+        cpu = 0.0 if self.runtime.pipeline.overlap_scheduling else self.runtime.step_cpu.value
+        return np.stack([part.total + (hops[i].total if i < len(hops) else 0.0) + cpu for i, part in enumerate(stages)])
+
+
+def _step(plan: StepPlan, lighter: StepPlan | None, box: _Box, eager: BoolArray) -> tuple[Part, Array, Array]:
     if eager.all() or not eager.any():
-        return _one_launch(plan, topology, kernels, runtime, order, "eager" if eager.all() else "graph")
-    graph = _one_launch(plan, topology, kernels, runtime, order, "graph")
-    slow = _one_launch(plan, topology, kernels, runtime, order, "eager")
+        return _one_launch(plan, lighter, box, "eager" if eager.all() else "graph")
+    graph = _one_launch(plan, lighter, box, "graph")
+    slow = _one_launch(plan, lighter, box, "eager")
     return _mixed(graph[0], slow[0], eager), np.where(eager, slow[1], graph[1]), np.where(eager, slow[2], graph[2])
 
 
-def _one_launch(
-    plan: StepPlan, topology: Topology, kernels: KernelModel, runtime: RuntimeSpec, order: tuple[str, ...], launch: str
-) -> tuple[Part, Array, Array]:
+def _one_launch(plan: StepPlan, lighter: StepPlan | None, box: _Box, launch: str) -> tuple[Part, Array, Array]:
     shape = plan.load.running.shape
-    timer = Timer(topology, kernels, runtime, order, launch, shape)
-    stages, hops = time_plan(plan, timer)
-    rules = runtime.pipeline
-    for hop in hops:
-        cpu = np.full(shape, rules.hop_cpu.value)
-        hop.book("send_recv", cpu, rules.hop_cpu.evidence)
-        hop.causes.add("cpu:hop", cpu, rules.hop_cpu.sigma_log)
+    stages, hops = box.timed(plan, launch)
     whole = Part.empty(shape)
     for part in (*stages, *hops):
         whole.merge(part)
-    step_cpu = np.full(shape, runtime.step_cpu.value)
-    whole.book("launch", step_cpu, runtime.step_cpu.evidence)
-    whole.causes.add("cpu:step", step_cpu, runtime.step_cpu.sigma_log)
+    step_cpu = box.runtime.step_cpu
+    whole.book("launch", np.full(shape, step_cpu.value), step_cpu.evidence)
+    whole.causes.add("cpu:step", np.full(shape, step_cpu.value), step_cpu.sigma_log)
     latency = whole.total
     hop_total = sum((hop.total for hop in hops), np.zeros(shape))
     if not hops:
         return whole, latency, hop_total
-    slowest = np.max([part.total + (hops[i].total if i < len(hops) else 0.0) for i, part in enumerate(stages)], axis=0)
-    tpot = np.maximum(latency, plan.load.micro_batches * slowest)
+    full = box.occupied(stages, hops)
+    lean = full if lighter is None else box.occupied(*box.timed(lighter, launch))
+    load = plan.load
+    cycle = np.max(load.fuller * full + (load.micro_batches - load.fuller) * lean, axis=0)
+    tpot = np.maximum(latency, cycle)
     waiting = tpot - latency
     # Waiting is other micro-batches' work: as uncertain, and with the same evidence, as the work itself.
     whole.causes = whole.causes.scaled(tpot / latency)

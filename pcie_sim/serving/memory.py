@@ -22,7 +22,7 @@ NO_LIMIT = 10**9
 class Capacity:
     """Memory of one strategy, per context: ``cap`` requests of the whole box, 0 where not even one fits.
 
-    Arrays have the shape of the contexts; ``weights`` and ``budget`` are of the stage that binds.
+    Arrays have the shape of the contexts; ``weights`` and ``budget`` are of the stage that binds, ``rank`` its first rank.
     """
 
     budget_bytes: float
@@ -30,7 +30,7 @@ class Capacity:
     kv_bytes_per_request: Array
     kv_free_bytes: Array
     cap: Array
-    stage: Array
+    rank: Array
     engine_cap: int | None
 
     def running(self, concurrency: Array) -> Array:
@@ -48,13 +48,13 @@ class Capacity:
         if cap < 1:
             reason = (
                 f"weights {format_gb(weights)} + {format_gb(per)} KV of one request exceed the {format_gb(self.budget_bytes)} "
-                f"that a rank may use"
+                f"that a rank may use by the engine's memory rule (by {format_gb(weights + per - self.budget_bytes)})"
             )
         elif concurrency > cap:
             reason = f"KV holds {cap} requests at once ({format_gb(free)} free, {per / 1e6:.0f} MB each); the rest queue"
         elif self.engine_cap is not None and concurrency > self.engine_cap:
             reason = f"the engine's cap is {self.engine_cap} running requests; the rest queue"
-        return Memory(self.budget_bytes, weights, per, max(free, 0.0), min(cap, NO_LIMIT), int(self.stage[index]), reason)
+        return Memory(self.budget_bytes, weights, per, max(free, 0.0), min(cap, NO_LIMIT), int(self.rank[index]), reason)
 
 
 def graph_tier(gpu: GpuSpec, runtime: RuntimeSpec) -> GraphTier:
@@ -72,22 +72,44 @@ def graph_max_batch(gpu: GpuSpec, runtime: RuntimeSpec, tp: int) -> int:
     return tier.max_batch_tp_below_4 if tp < 4 else tier.max_batch
 
 
-def static_budget(gpu: GpuSpec, runtime: RuntimeSpec, resolved: Resolved, *, mem_fraction: float | None) -> float:
+def static_budget(model: ModelSpec, gpu: GpuSpec, runtime: RuntimeSpec, resolved: Resolved, *, mem_fraction: float | None) -> float:
     """Bytes of one GPU that weights and KV together may take."""
+    rules = runtime.memory
+    fraction = mem_fraction if mem_fraction is not None else rules.static_fraction
+    if fraction is None:
+        fraction = _derived_fraction(model, gpu, runtime, resolved)
+    held_back = _activations(model, gpu, runtime, resolved)
+    if resolved.strategy.engine_world > 1:
+        held_back += rules.ccl_buffers.value
+    return max(0.0, gpu.memory.value * fraction - held_back)
+
+
+def _derived_fraction(model: ModelSpec, gpu: GpuSpec, runtime: RuntimeSpec, resolved: Resolved) -> float:
+    """The static fraction by SGLang's rule (server_args.py, _handle_gpu_memory_settings and adjust_mem_fraction_for_vlm)."""
     rules, s = runtime.memory, resolved.strategy
-    total = gpu.memory.value
-    if mem_fraction is None and rules.static_fraction is None:
-        tier = graph_tier(gpu, runtime)
-        batch = graph_max_batch(gpu, runtime, s.tp * s.dp)
-        reserve = rules.constant_MiB + max(tier.chunk, 2048) * rules.per_chunk_token_MiB + batch * rules.per_graph_batch_MiB
-        reserve += s.tp * s.dp * s.pp / 8 * rules.per_eight_ranks_MiB + rules.piecewise_graph_MiB
-        if s.dp > 1:
-            reserve += batch * s.dp * rules.per_dp_graph_batch_MiB
-        if total > 60 * 1024 * MIB:
-            reserve = max(reserve, rules.minimum_reserve_MiB)
-        return max(0.0, total - reserve * MIB) - rules.activation_reserve.value
-    fraction = mem_fraction if mem_fraction is not None else rules.static_fraction or 0.9
-    return max(0.0, total * fraction - rules.activation_reserve.value - rules.ccl_buffers.value)
+    tier = graph_tier(gpu, runtime)
+    batch = graph_max_batch(gpu, runtime, s.tp * s.dp)
+    reserve = rules.constant_MiB + max(tier.chunk, 2048) * rules.per_chunk_token_MiB + batch * rules.per_graph_batch_MiB
+    reserve += s.tp * s.dp * s.pp / 8 * rules.per_eight_ranks_MiB
+    if s.dp > 1:
+        reserve += batch * s.dp * rules.per_dp_graph_batch_MiB
+        if batch > rules.large_graph_batch:
+            reserve += batch * s.dp * rules.per_dp_large_graph_batch_MiB
+    multimodal = model.extra_params > 0
+    if s.pp == 1 and s.dp == 1 and resolved.moe_comm != "a2a" and not multimodal:
+        reserve += rules.piecewise_graph_MiB
+    total = gpu.memory.value / MIB
+    if total > 60 * 1024:
+        reserve = max(reserve, rules.minimum_reserve_MiB)
+    return max(0.0, (total - reserve) / total) * (rules.multimodal_factor if multimodal else 1.0)
+
+
+def _activations(model: ModelSpec, gpu: GpuSpec, runtime: RuntimeSpec, resolved: Resolved) -> float:
+    """Bytes left free inside the static part for the activations of one prefill chunk."""
+    rules, mlp = runtime.memory, model.mlp
+    wide = max(mlp.dense_intermediate, mlp.moe_intermediate * mlp.top_k) / resolved.strategy.tp
+    per_token = rules.activation_bytes_per_hidden * model.hidden_size + rules.activation_bytes_per_intermediate * wide
+    return rules.activation_reserve.value + graph_tier(gpu, runtime).chunk * per_token
 
 
 def capacity(model: ModelSpec, resolved: Resolved, runtime: RuntimeSpec, gpus: list[GpuSpec], workload: Workload) -> Capacity:
@@ -97,7 +119,7 @@ def capacity(model: ModelSpec, resolved: Resolved, runtime: RuntimeSpec, gpus: l
     weights = rank_weights(model, resolved, runtime)
     per_request = kv_bytes_per_request(model, resolved, contexts)
     smallest = min(gpus, key=lambda gpu: gpu.memory.value)
-    budget = static_budget(smallest, runtime, resolved, mem_fraction=workload.mem_fraction)
+    budget = static_budget(model, smallest, runtime, resolved, mem_fraction=workload.mem_fraction)
     caps = np.empty((len(weights), contexts.size))
     for stage, (held, per) in enumerate(zip(weights, per_request, strict=True)):
         free = budget - held
@@ -106,5 +128,7 @@ def capacity(model: ModelSpec, resolved: Resolved, runtime: RuntimeSpec, gpus: l
     fit = caps[stage_of, np.arange(contexts.size)] * s.dp * s.replicas
     held_at = np.asarray(weights)[stage_of]
     per_at = np.stack(per_request)[stage_of, np.arange(contexts.size)]
-    engine_cap = workload.max_running if workload.max_running is not None else runtime.max_running
-    return Capacity(budget, held_at, per_at, budget - held_at, fit, stage_of, engine_cap)
+    # The engine's own cap is per scheduler: per data-parallel rank and replica.
+    own_cap = graph_tier(smallest, runtime).max_running
+    engine_cap = workload.max_running if workload.max_running is not None else own_cap and own_cap * s.dp * s.replicas
+    return Capacity(budget, held_at, per_at, budget - held_at, fit, stage_of * s.tp * s.dp, engine_cap)

@@ -21,6 +21,7 @@ from pcie_sim.specs.ops import (
     BoolArray,
     CollectiveCall,
     Elementwise,
+    Experts,
     KernelCall,
     StepOp,
 )
@@ -102,7 +103,7 @@ class Timer:
         if self.launch == "eager":
             exposed = np.maximum(part.cpu_s - part.total, 0.0)
             part.book("launch", exposed, "assumed")
-            part.causes.add("cpu:launch", exposed, 0.3)
+            part.causes.add("cpu:launch", exposed, self.runtime.collective_issue.sigma_log)
         return part
 
     def lines(self, ops: Sequence[StepOp], index: int) -> Part:
@@ -127,6 +128,8 @@ class Timer:
             timed = self.kernels.time(call, launch="graph")
             time = np.broadcast_to(timed.time_s, self.shape)
             sigma = np.broadcast_to(timed.sigma_log, self.shape)
+            if isinstance(call, Experts):
+                sigma = np.hypot(sigma, call.distinct_sigma)
             found = (call, time, timed.evidence, sigma, np.broadcast_to(timed.extrapolated, self.shape))
             self._kernel_cache[id(call)] = found
         return found
@@ -156,9 +159,9 @@ class Timer:
         part.cpu_s += op.count * self.runtime.collective_issue.value
 
     def _stream_bandwidth(self) -> float:
-        """The best memory rate that any one GEMM kernel of this GPU reaches, B/s."""
-        shares = [fit.bandwidth_share for name, fit in self.kernels.profile.classes.items() if name.startswith("gemm:")]
-        return max(shares, default=0.8) * self.kernels.gpu.memory_bandwidth.value
+        """The memory rate that a large bf16 GEMM of this GPU reaches, B/s."""
+        share = self.kernels.kernel_class("gemm:bf16").bandwidth_share
+        return share * self.kernels.gpu.memory_bandwidth.value
 
     def _beside(self, part: Part, host: StepOp | None, guests: Sequence[StepOp], index: int) -> None:
         """Guests run on a second stream beside the host: together they cannot read memory faster than one kernel can.

@@ -97,6 +97,8 @@ class Experts:
     hidden: int
     inter: int
     weight: WeightFormat
+    distinct_sigma: Axis = 0.0
+    """Standard deviation of ln(distinct) that the unknown popularity of experts leaves open."""
 
 
 @dataclass(frozen=True, eq=False)

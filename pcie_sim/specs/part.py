@@ -146,6 +146,10 @@ class LibraryPart(Spec):
     """Added per peer of an All-to-All, s."""
     crowded_port_share: Quantity | None = None
     """Share of its rate that a GPU's port reaches with three or more flows in and out at once (All-to-All)."""
+    covered_ranks: tuple[int, int] | None = None
+    """Fewest and most ranks of the measurements behind these costs; outside, answers are marked extrapolated."""
+    covered_bytes: tuple[int, int] | None = None
+    """Smallest and largest message of them."""
     tuning: LibraryTuning | None = None
     notes: tuple[Text, ...] = ()
 

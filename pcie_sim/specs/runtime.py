@@ -26,8 +26,8 @@ class MoeRules(Spec):
     """A token is sent once per destination rank, or once per chosen expert."""
     a2a_replicates_shared: bool
     """With a real All-to-All the shared experts are whole on every rank."""
-    ag_rs_routing_bytes_per_token: Whole = 0
-    """ag_rs: bytes per token that travel beside the hidden state (top-k ids and weights)."""
+    ag_rs_routing_bytes_per_choice: Whole = 0
+    """ag_rs: bytes per token and chosen expert that travel beside the hidden state (id and weight)."""
     dense_with_dp: Literal["gather", "local"]
     """Attention dp > 1: dense MLPs and lm_head run on all tokens over tp x dp (gather), or per dp rank over tp (local)."""
     fp8_block_must_divide: bool
@@ -47,9 +47,8 @@ class PipelineRules(Spec):
     """Which stages take the layers that are left over."""
     hop_cpu: Quantity
     """CPU-side cost of one boundary (metadata over a CPU group, scheduling) that no GPU work hides, s."""
-    micro_batches: Literal["pp"]
     overlap_scheduling: bool
-    """False: CPU scheduling is exposed once per micro-batch."""
+    """False: the CPU's part of a step is exposed once per micro-batch and stage, not once per step."""
 
 
 class MemoryRules(Spec):
@@ -63,10 +62,19 @@ class MemoryRules(Spec):
     static_fraction: Annotated[float, Field(gt=0, le=1)] | None
     per_dp_graph_batch_MiB: Annotated[float, Field(ge=0)] = 0.0
     """Attention dp > 1: more reserve, per dp rank and graph batch."""
+    per_dp_large_graph_batch_MiB: Annotated[float, Field(ge=0)] = 0.0
+    """As before, once more where the largest graph batch exceeds ``large_graph_batch``."""
+    large_graph_batch: Whole = 0
     piecewise_graph_MiB: Whole = 0
-    """Reserve for piecewise CUDA graphs."""
+    """Reserve for piecewise CUDA graphs (off with pipelines, attention dp, an All-to-All backend or a vision tower)."""
+    multimodal_factor: Annotated[float, Field(gt=0, le=1)] = 1.0
+    """Factor on the static fraction for models with a vision tower."""
     activation_reserve: Quantity
-    """Left free inside the static part (activations at profiling, vLLM), bytes."""
+    """Left free inside the static part whatever the model (activations at profiling, vLLM), bytes."""
+    activation_bytes_per_hidden: Annotated[float, Field(ge=0)] = 0.0
+    """More per token of a prefill chunk and hidden element, bytes."""
+    activation_bytes_per_intermediate: Annotated[float, Field(ge=0)] = 0.0
+    """More per token of a prefill chunk and MLP element of this rank, bytes."""
     constant_MiB: Whole = 0
     per_chunk_token_MiB: Annotated[float, Field(ge=0)] = 0.0
     per_graph_batch_MiB: Annotated[float, Field(ge=0)] = 0.0
@@ -78,13 +86,14 @@ class MemoryRules(Spec):
 
 
 class GraphTier(Spec):
-    """SGLang-style defaults by GPU memory: chunked prefill and largest graph batch."""
+    """Defaults by GPU memory: chunked prefill, largest graph batch, cap on running requests."""
 
     below_MiB: Whole | None
     """Upper bound of the tier; None for the last."""
     chunk: Whole
     max_batch_tp_below_4: Whole
     max_batch: Whole
+    max_running: Annotated[int, Field(ge=1, le=10**6)] | None = None
 
 
 class SmallKernels(Spec):
@@ -120,12 +129,15 @@ class RuntimeSpec(Spec):
     aliases: tuple[Name, ...] = ()
     launch: Literal["graph", "eager"]
     embedding_all_reduce: bool
+    embedding_with_dp: Literal["replicated", "tp"]
+    """Attention dp > 1: the embedding is whole on every rank (no AllReduce), or still cut over tp."""
     logits: Literal["all_gather", "none"]
     moe: MoeRules
     pipeline: PipelineRules
     memory: MemoryRules
     graph_tiers: tuple[GraphTier, ...]
-    max_running: Annotated[int, Field(ge=1, le=10**6)] | None = None
+    decode_context_parallel: Text | None = None
+    """None: the engine has it. Else a remark that answers carry."""
     custom_all_reduce: CustomAllReduce | None = None
     small_kernels: SmallKernels
     collective_issue: Quantity
@@ -134,7 +146,5 @@ class RuntimeSpec(Spec):
     """What this model of a decode step leaves out, as a factor (1 with low and high): shared by no two strategies."""
     step_cpu: Quantity
     """CPU time per step that the GPU waits for (overlap scheduling leaves little), s."""
-    experts_source: dict[str, Text] = Field(default_factory=dict)
-    """Which kernel family the engine picks per expert format (``int4: marlin``)."""
     sources: Annotated[tuple[Text, ...], Field(min_length=1)]
     notes: tuple[Text, ...] = ()

@@ -1,4 +1,4 @@
-"""One layer's attention on one rank: projections, cache read, output, and the collective that ends it."""
+"""One layer's attention on one rank: projections, cache read, output. What joins the ranks after it is in ``exchange``."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def attention_ops(p: PlanContext, kind: AttentionKind, stage: int) -> list[StepO
         ops = _gqa(p, att, kind, stage)
         small = p.runtime.small_kernels.gqa_attention
     ops.append(StepOp("attention small kernels", "attention", Elementwise(small, p.batch_dp * p.hidden_bytes * 4)))
-    return ops + _output(p, stage)
+    return ops
 
 
 def _gemm(p: PlanContext, name: str, n: float, k: float) -> StepOp:
@@ -65,9 +65,10 @@ def _indexer(p: PlanContext, att: MlaAttention) -> list[StepOp]:
         return []
     ops = [
         _gemm(p, "indexer q", ix.heads * ix.head_dim, att.q_lora_rank or p.model.hidden_size),
-        _gemm(p, "indexer k and weights", ix.head_dim + ix.heads, p.model.hidden_size),
+        # weights_proj is not quantised, and fused with wk: bf16 for both
+        StepOp("indexer k and weights", "attention", Gemm(p.batch_dp, ix.head_dim + ix.heads, p.model.hidden_size)),
     ]
-    scores = DecodeAttention(p.batch_dp, p.context / p.strategy.dcp, "mla", ix.heads, ix.head_dim, ix.head_dim, 1, 1.0)
+    scores = DecodeAttention(p.batch_dp, p.context / p.strategy.dcp, "gqa", ix.heads, ix.head_dim, ix.head_dim, 1, 1.0)
     ops.append(StepOp("indexer scores", "attention", scores))
     ops.append(StepOp("indexer top-k", "attention", Elementwise(1.0, p.batch_dp * p.context * FP32_BYTES)))
     return ops
@@ -122,20 +123,3 @@ def _linear(p: PlanContext, att: GqaAttention) -> list[StepOp]:
         StepOp("linear attention", "attention", LinearAttentionStep(p.batch_dp, p.model.linear_state_bytes / tp)),
         _gemm(p, "linear out_proj", h, values / tp),
     ]
-
-
-def _output(p: PlanContext, stage: int) -> list[StepOp]:
-    """What follows o_proj over the attention tp group."""
-    s = p.strategy
-    if s.tp == 1:
-        return []
-    size = p.batch_dp * p.hidden_bytes
-    groups = p.tp_groups(stage)
-    if p.resolved.moe_comm == "a2a":
-        return [p.comm("attention reduce_scatter", "reduce_scatter", size, groups)]
-    if p.resolved.moe_comm == "ag_rs" and s.dp == 1:
-        return [
-            p.comm("attention reduce_scatter", "reduce_scatter", size, groups),
-            p.comm("attention all_gather", "all_gather", size, groups),
-        ]
-    return [p.comm("attention all_reduce", "all_reduce", size, groups)]

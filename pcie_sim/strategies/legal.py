@@ -47,6 +47,8 @@ def resolve(strategy: Strategy, model: ModelSpec, runtime: RuntimeSpec, *, gpus:
     if idle:
         notes.append(f"{strategy.text} uses the first {strategy.world} of {gpus} GPUs in bus order; {idle} stay idle")
     moe_comm = _moe_comm(strategy, model, runtime)
+    if strategy.dcp > 1 and runtime.decode_context_parallel:
+        notes.append(f"{strategy.text}: {runtime.decode_context_parallel}")
     if model.is_moe and strategy.expert_tp > 1 and model.mlp.moe_intermediate % strategy.expert_tp:
         padded = -(-model.mlp.moe_intermediate // strategy.expert_tp)
         notes.append(
@@ -115,8 +117,15 @@ def _check_attention(s: Strategy, model: ModelSpec) -> None:
             f"strategy {s.text!r}: {att.kv_heads} KV heads of {model.name} neither divide over tp{s.tp} nor replicate; "
             f"use {_with_tp(s, att.kv_heads).canonical}"
         )
-    if s.dcp > 1 and att.kind == "gqa" and s.tp // s.dcp < 1:
-        raise InputError(f"strategy {s.text!r}: dcp{s.dcp} needs at least as many tp ranks")
+    if s.dcp > 1 and att.kind == "gqa":
+        kv_heads = max(att.kv_heads_of(kind) for kind, _ in model.layers if kind != "linear")
+        copies = max(1, s.tp // kv_heads)  # ranks that hold the same KV head: only these can share its context
+        if copies % s.dcp:
+            better = replace(s, dcp=math.gcd(s.dcp, copies)).canonical
+            raise InputError(
+                f"strategy {s.text!r}: decode context parallelism splits what tp ranks hold twice; {kv_heads} KV heads of "
+                f"{model.name} over tp{s.tp} leave {copies} {'copy' if copies == 1 else 'copies'} of each; use {better}"
+            )
     if s.pp > model.num_layers:
         better = replace(s, pp=model.num_layers).canonical
         raise InputError(f"strategy {s.text!r}: {model.name} has {model.num_layers} layers, fewer than pp{s.pp}; use {better}")

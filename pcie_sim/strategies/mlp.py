@@ -8,17 +8,21 @@ import numpy as np
 
 from pcie_sim.specs.ops import Array, Elementwise, Experts, Gemm, StepOp
 from pcie_sim.specs.quantisation import BF16, WeightFormat
-from pcie_sim.specs.routing import distinct_destinations, expected_distinct, rank_load
+from pcie_sim.specs.routing import Popularity, distinct_destinations, expected_distinct, rank_load
 from pcie_sim.strategies.context import PlanContext
+from pcie_sim.strategies.exchange import after_mlp, before_mlp
+
+Z90 = 1.2815515655446004
+"""90 % point of the standard normal."""
 
 
 def dense_ops(p: PlanContext, stage: int) -> list[StepOp]:
     """A dense MLP layer (gate and up, activation, down)."""
     rows = p.batch if p.cut.dense == p.strategy.tp * p.strategy.dp else p.batch_dp
-    ops = _before(p, stage, dense=True)
+    ops = before_mlp(p, stage, dense=True)
     ops += _two_gemms(p, "mlp", "dense", rows, p.model.mlp.dense_intermediate / p.cut.dense, p.model.quantisation.linear)
     ops.append(StepOp("mlp small kernels", "dense", Elementwise(p.runtime.small_kernels.dense, rows * p.hidden_bytes * 4)))
-    return ops + _after(p, stage, dense=True)
+    return ops + after_mlp(p, stage, dense=True)
 
 
 def moe_ops(p: PlanContext, stage: int) -> list[StepOp]:
@@ -26,12 +30,12 @@ def moe_ops(p: PlanContext, stage: int) -> list[StepOp]:
     if p.resolved.moe_comm == "a2a":
         return _a2a(p, stage)
     rows = p.batch
-    ops = _before(p, stage, dense=False)
+    ops = before_mlp(p, stage, dense=False)
     ops += _router(p, rows)
     ops += _shared(p, rows, p.cut.shared)
     ops.append(_experts(p, rows))
     ops.append(StepOp("moe small kernels", "experts", Elementwise(p.runtime.small_kernels.moe, rows * p.hidden_bytes * 4)))
-    return ops + _after(p, stage, dense=False)
+    return ops + after_mlp(p, stage, dense=False)
 
 
 def _router(p: PlanContext, rows: Array) -> list[StepOp]:
@@ -67,6 +71,11 @@ def _experts(p: PlanContext, rows: Array) -> StepOp:
     else:
         load = rank_load(rows, mlp.experts, mlp.top_k, s.ep, p.popularity)
         distinct, slots = load.fullest_distinct, load.fullest_slots
+    # How experts are chosen is not known unless it was said: Zipf with exponent 1 is taken as the 10 % point of what is plausible.
+    spread = np.zeros_like(rows)
+    if p.popularity == Popularity():
+        skewed = expected_distinct(rows, mlp.experts, mlp.top_k, Popularity("zipf", 1.0))
+        spread = np.log(expected_distinct(rows, mlp.experts, mlp.top_k) / skewed) / Z90
     call = Experts(
         tokens=rows,
         distinct=distinct,
@@ -75,41 +84,9 @@ def _experts(p: PlanContext, rows: Array) -> StepOp:
         hidden=p.model.hidden_size,
         inter=math.ceil(mlp.moe_intermediate / s.expert_tp),
         weight=p.model.quantisation.experts,
+        distinct_sigma=np.maximum(spread, 0.0),
     )
     return StepOp("experts", "experts", call)
-
-
-def _before(p: PlanContext, stage: int, *, dense: bool) -> list[StepOp]:
-    """With attention data parallelism every rank first needs all tokens."""
-    s = p.strategy
-    if s.dp == 1 or (dense and p.runtime.moe.dense_with_dp == "local"):
-        return []
-    size = p.padded * p.hidden_bytes
-    if p.resolved.moe_comm == "allreduce":  # zero-filled buffer, summed (SGLang dp_attention SUM_LEN)
-        return [p.comm("dp all_reduce (gather)", "all_reduce", size, p.width_groups(stage))]
-    size = size + p.padded * float(0 if dense else p.runtime.moe.ag_rs_routing_bytes_per_token)
-    return [p.comm("dp all_gather", "all_gather", size, p.width_groups(stage))]
-
-
-def _after(p: PlanContext, stage: int, *, dense: bool) -> list[StepOp]:
-    """What sums the ranks' parts."""
-    s, comm = p.strategy, p.resolved.moe_comm
-    name = "mlp" if dense else "moe"
-    if s.dp > 1 and not (dense and p.runtime.moe.dense_with_dp == "local"):
-        size = p.padded * p.hidden_bytes
-        if comm == "allreduce":
-            return [p.comm(f"{name} all_reduce", "all_reduce", size, p.width_groups(stage))]
-        return [p.comm(f"{name} reduce_scatter", "reduce_scatter", size, p.width_groups(stage))]
-    if s.tp == 1:
-        return []
-    size = p.batch_dp * p.hidden_bytes
-    groups = p.tp_groups(stage)
-    if comm == "ag_rs" and s.dp == 1:
-        return [
-            p.comm(f"{name} reduce_scatter", "reduce_scatter", size, groups),
-            p.comm(f"{name} all_gather", "all_gather", size, groups),
-        ]
-    return [p.comm(f"{name} all_reduce", "all_reduce", size, groups)]
 
 
 def _a2a(p: PlanContext, stage: int) -> list[StepOp]:
@@ -128,7 +105,7 @@ def _a2a(p: PlanContext, stage: int) -> list[StepOp]:
     back_bytes = rows * (h * rules.combine_bytes_per_element.value)
     shared_cut = p.cut.shared if p.cut.shared <= s.tp else 1
     shared_rows = own if shared_cut == 1 else p.batch_dp
-    ops = _router(p, own)
+    ops = before_mlp(p, stage, dense=False) + _router(p, own)
     ops.append(p.comm("dispatch", "all_to_all", out_bytes, groups))
     ops += _shared(p, shared_rows, shared_cut)
     ops.append(_experts(p, p.batch))

@@ -4,7 +4,7 @@ What is sent follows the engines' code (sgl-project/sglang 0.5.10/0.5.23, vllm-p
 
 * tensor parallel: one AllReduce of tokens x hidden x 2 B after the embedding and two per layer (after o_proj and after the
   MLP or MoE), one AllGather of the logits. ``ep`` with ``allreduce`` changes none of them.
-* attention data parallel with ``ag_rs``: AllGather of all tokens before the MLP, ReduceScatter after it.
+* attention data parallel with ``ag_rs``: AllGather of all tokens before the MLP, ReduceScatter after it (see ``exchange``).
 * ``a2a``: ReduceScatter of the attention output over tp, dispatch, local experts, combine, AllGather over tp.
 * pipeline: hidden state (and residual) once per boundary.
 """
@@ -34,12 +34,13 @@ ACTIVATION_BYTES = 2
 class Load:
     """How requests become tokens of a step; all arrays of one shape.
 
-    ``running`` requests in the whole box; ``micro_batches`` in flight per replica; ``batch`` tokens of one micro-batch;
-    ``batch_dp`` tokens of one attention data-parallel rank (the fullest: ranks pad to it).
+    ``running`` requests in the whole box; ``micro_batches`` in flight per replica, ``fuller`` of which hold ``batch`` tokens and the
+    others one less; ``batch_dp`` tokens of one attention data-parallel rank (the fullest: ranks pad to it).
     """
 
     running: Array
     micro_batches: Array
+    fuller: Array
     batch: Array
     batch_dp: Array
 
@@ -80,12 +81,13 @@ class StepPlan:
 
 
 def spread(resolved: Resolved, running: Array) -> Load:
-    """Requests over replicas, micro-batches and data-parallel ranks, each share rounded up."""
+    """Requests over replicas and data-parallel ranks (shares rounded up) and over micro-batches (as evenly as they go)."""
     s = resolved.strategy
     per_replica = np.ceil(running / s.replicas)
     micro = np.minimum(float(s.pp), np.maximum(per_replica, 1.0))
     batch = np.ceil(per_replica / micro)
-    return Load(running, micro, batch, np.ceil(batch / s.dp))
+    fuller = per_replica - (batch - 1) * micro
+    return Load(running, micro, np.minimum(fuller, micro), batch, np.ceil(batch / s.dp))
 
 
 def build_plan(
@@ -122,8 +124,9 @@ def _stage_ops(p: PlanContext, index: int, start: int, count: int, layer_ops: di
     """``layer_ops`` keeps one layer's lines per kind: stages share the call objects, so each is timed once."""
     first, last = index == 0, index == len(p.resolved.stage_layers) - 1
     ops: list[StepOp] = []
-    if first and p.strategy.tp > 1 and p.strategy.dp == 1 and p.runtime.embedding_all_reduce:
-        ops.append(p.comm("embedding all_reduce", "all_reduce", p.batch * p.hidden_bytes, p.tp_groups(index)))
+    cut_embedding = p.strategy.dp == 1 or p.runtime.embedding_with_dp == "tp"
+    if first and p.strategy.tp > 1 and cut_embedding and p.runtime.embedding_all_reduce:
+        ops.append(p.comm("embedding all_reduce", "all_reduce", p.batch_dp * p.hidden_bytes, p.tp_groups(index)))
     attention: dict[AttentionKind, int] = {}
     mlps: dict[MlpKind, int] = {}
     for kind, mlp in p.model.layers[start : start + count]:

@@ -75,8 +75,7 @@ def rank_weights(model: ModelSpec, resolved: Resolved, runtime: RuntimeSpec) -> 
     cut = cut_of(resolved, runtime)
     embed = model.vocab * model.hidden_size * model.quantisation.embedding.bytes_per_weight
     head = model.vocab * model.hidden_size * model.quantisation.lm_head.bytes_per_weight
-    # With attention data parallelism the embedding is whole on each rank (SGLang: enable_tp=not dp attention).
-    embed /= resolved.strategy.tp if resolved.strategy.dp == 1 else 1
+    embed /= resolved.strategy.tp if resolved.strategy.dp == 1 or runtime.embedding_with_dp == "tp" else 1
     found: list[float] = []
     start = 0
     for stage, count in enumerate(resolved.stage_layers):

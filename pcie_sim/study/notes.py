@@ -13,6 +13,7 @@ from pcie_sim.results.comparison import MeasuredPoint, Note, Point
 from pcie_sim.serving import StrategyResult
 from pcie_sim.specs.model import ModelSpec
 from pcie_sim.specs.ops import CollectiveCall
+from pcie_sim.specs.routing import Popularity, expected_distinct, parse_popularity
 from pcie_sim.specs.runtime import RuntimeSpec
 from pcie_sim.specs.workload import Workload
 from pcie_sim.study.measured import landmark_all_reduces, measured_tpot_ms
@@ -38,6 +39,7 @@ def comparison_notes(
     notes += _fit(results, points)
     notes += _all_reduce_cost(box, results, workload)
     notes += _residuals(box, results, measured, workload)
+    notes += _routing(model, results, workload)
     notes += _hops(results, runtime)
     notes += _network_state(box)
     notes += [Note("strategy", text) for result in results for text in result.resolved.notes]
@@ -133,11 +135,12 @@ def _all_reduce_cost(box: Topology, results: Sequence[StrategyResult], workload:
             f"({booked[0, 0] * 1e3:.2f} ms) on top of {rest:.2f} ms of everything else"
         )
         landmarks = landmark_all_reduces(box.gpu_spec(box.gpus[0]).architecture, s.tp * s.dp)
-        if landmarks:
-            shown = [
-                f"{t * 1e6:.3g} us -> {rest + count * t * 1e3:.1f} ms" for t in (r.si_value for _, r in landmarks if r.quality == "good")
-            ]
-            text += "; with what such boxes have measured per AllReduce: " + ", ".join(shown)
+        good = [row for _, row in landmarks if row.quality == "good"]
+        if good:
+            shown = [f"{row.si_value * 1e6:.3g} us -> {rest + count * row.si_value * 1e3:.1f} ms" for row in good]
+            sizes = sorted({row.bytes or 0 for row in good})
+            text += f"; with what such boxes have measured per AllReduce of {format_bytes(sizes[0])} to {format_bytes(sizes[-1])}: "
+            text += ", ".join(shown)
         notes.append(Note("all_reduce_cost", text))
     return notes
 
@@ -212,6 +215,25 @@ def _same(result: StrategyResult, row: MeasuredPoint) -> bool:
     return shape and (wanted.moe_comm is None or result.resolved.moe_comm in (None, wanted.moe_comm))
 
 
+def _routing(model: ModelSpec, results: Sequence[StrategyResult], workload: Workload) -> list[Note]:
+    """What the popularity of experts leaves open, at the largest batch asked."""
+    popularity = parse_popularity(workload.popularity)
+    if not model.is_moe or popularity != Popularity() or not results:
+        return []
+    mlp, largest = model.mlp, max(float(np.max(result.plan.load.batch)) for result in results)
+    even = float(expected_distinct(largest, mlp.experts, mlp.top_k))
+    skewed = float(expected_distinct(largest, mlp.experts, mlp.top_k, Popularity("zipf", 1.0)))
+    if even < skewed * 1.1:
+        return []
+    return [
+        Note(
+            "routing",
+            f"experts are taken as chosen evenly: a batch of {largest:.0f} then reads {even:.0f} of {mlp.experts} a layer; with popular "
+            f"ones (--popularity zipf:1) {skewed:.0f}. The error bars hold this doubt; requests that resemble each other read fewer still",
+        )
+    ]
+
+
 def _hops(results: Sequence[StrategyResult], runtime: RuntimeSpec) -> list[Note]:
     notes = []
     for result in results:
@@ -260,44 +282,52 @@ def advice(
 ) -> str:
     """The measurement that would narrow the answer most, as a command to paste.
 
-    The cause that varies the gap between the best two strategies most, at the concurrency where they are closest.
+    At every point the best two strategies are taken; what each cause contributes to the doubt about their order is added up over the
+    points, the closer the two the heavier, and the largest sum decides.
     """
-    pair, index = _closest_pair(results, points, workload)
-    if not pair:
-        return ""
-    spread: dict[str, float] = {}
-    first, second = pair[0], pair[-1]
-    for cause in {**first.causes.time, **second.causes.time}:
-        parts = []
-        for result in (first, second):
-            if cause in result.causes.time:
-                share = float(result.causes.time[cause][index]) / float(result.tpot_s[index])
-                parts.append(share * float(result.causes.sigma(cause)[index]))
-            else:
-                parts.append(0.0)
-        spread[cause] = abs(parts[0] - parts[1]) if first is not second else parts[0]
-    cause = max(spread, key=lambda name: spread[name], default="net:latency")
-    return _command(cause, box, model, runtime, first, second, workload)
-
-
-def _closest_pair(
-    results: Sequence[StrategyResult], points: Sequence[Point], workload: Workload
-) -> tuple[list[StrategyResult], tuple[int, int]]:
-    best: tuple[float, list[StrategyResult], tuple[int, int]] = (np.inf, [], (0, 0))
-    fits = {(p.strategy, p.concurrency, p.context): p for p in points if p.fits}
+    fits = {(p.strategy, p.concurrency, p.context) for p in points if p.fits}
+    doubt: dict[str, float] = {}
+    where: dict[str, tuple[float, StrategyResult, StrategyResult, int]] = {}
     for j, context in enumerate(workload.context):
         for i, concurrency in enumerate(workload.concurrency):
             here = [r for r in results if (r.strategy, concurrency, context) in fits] or list(results)
             ranked = sorted(here, key=lambda r: float(r.tpot_s[i, j] / r.running[i, j]))[:2]
-            gap = float(ranked[-1].tpot_s[i, j] / ranked[0].tpot_s[i, j]) if len(ranked) > 1 else 1.0
-            if gap < best[0]:
-                best = (gap, ranked, (i, j))
-    return best[1], best[2]
+            first, second = ranked[0], ranked[-1]
+            gap = float(second.tpot_s[i, j] / second.running[i, j]) / float(first.tpot_s[i, j] / first.running[i, j]) - 1
+            for cause in {**first.causes.time, **second.causes.time}:
+                parts = [_doubt(result, cause, i, j) for result in (first, second)]
+                share = (abs(parts[0] - parts[1]) if first is not second else parts[0]) / (gap + CLOSE)
+                doubt[cause] = doubt.get(cause, 0.0) + share
+                if share > where.get(cause, (-1.0,))[0]:
+                    where[cause] = (share, first, second, concurrency)
+    if not doubt:
+        return ""
+    cause = max(doubt, key=lambda name: doubt[name])
+    _, first, second, concurrency = where[cause]
+    return _command(cause, box, model, runtime, (first, second), concurrency, workload)
+
+
+CLOSE = 0.05
+"""Two strategies closer than this (5 % in tokens/s) count as equally close."""
+
+
+def _doubt(result: StrategyResult, cause: str, i: int, j: int) -> float:
+    """Standard deviation of ln(time) that one cause gives a strategy at a point."""
+    if cause not in result.causes.time:
+        return 0.0
+    return float(result.causes.time[cause][i, j]) / float(result.tpot_s[i, j]) * float(result.causes.sigma(cause)[i, j])
 
 
 def _command(
-    cause: str, box: Topology, model: ModelSpec, runtime: RuntimeSpec, first: StrategyResult, second: StrategyResult, workload: Workload
+    cause: str,
+    box: Topology,
+    model: ModelSpec,
+    runtime: RuntimeSpec,
+    pair: tuple[StrategyResult, StrategyResult],
+    concurrency: int,
+    workload: Workload,
 ) -> str:
+    first, second = pair
     gpus = max(first.resolved.width, second.resolved.width, 2)
     env = " ".join(f"{key}={shlex.quote(value)}" for key, value in box.settings.env.items())
     prefix = f"{env} " if env else ""
@@ -309,18 +339,18 @@ def _command(
         what = (
             "the kernels of the " + cause.split(":")[1] + " decide" if cause.startswith("kernel:") else "the CPU's part of a step decides"
         )
-        return f"{prefix}{_engine_command(runtime, model, first, workload)}   # {what}"
+        return f"{prefix}{_engine_command(runtime, model, first, concurrency, workload)}   # {what}"
     sizes = [float(np.max(line.call.bytes)) for r in (first, second) for line in _calls(r, "all_reduce")]
     biggest = max(2 ** int(np.ceil(np.log2(max([*sizes, 1.0])))), 2**24)
     top = format_bytes(biggest).replace(" ", "").replace("iB", "")
     return f"{prefix}all_reduce_perf -b 1K -e {top} -f 2 -g {gpus} -w 50 -n 200 -G 10   # the box's own small AllReduce decides"
 
 
-def _engine_command(runtime: RuntimeSpec, model: ModelSpec, result: StrategyResult, workload: Workload) -> str:
+def _engine_command(runtime: RuntimeSpec, model: ModelSpec, result: StrategyResult, batch: int, workload: Workload) -> str:
     """A one-batch run of the engine itself with the better strategy."""
     s, context = result.resolved.strategy, workload.context[0]
     if runtime.name == "vllm":
         shape = f"--tensor-parallel-size {s.tp} --pipeline-parallel-size {s.pp}"
-        return f"vllm bench latency --model {model.title} {shape} --batch-size 1 --input-len {context} --output-len 64"
+        return f"vllm bench latency --model {model.title} {shape} --batch-size {batch} --input-len {context} --output-len 64"
     shape = f"--tp-size {s.tp * s.dp} --pp-size {s.pp}"
-    return f"python -m sglang.bench_one_batch --model-path {model.title} {shape} --batch-size 1 --input-len {context} --output-len 64"
+    return f"python -m sglang.bench_one_batch --model-path {model.title} {shape} --batch-size {batch} --input-len {context} --output-len 64"

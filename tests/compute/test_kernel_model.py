@@ -162,9 +162,11 @@ def test_four_bit_experts_without_fp4_units_run_at_bf16():
 
 def test_stand_ins_are_nominal_and_say_for_what():
     model = kernel_model(load_gpu(PRO))
-    stand_in = model.kernel_class("gemm:fp8_block")
+    stand_in, fitted = model.kernel_class("gemm:int8"), model.kernel_class("gemm:fp8")
     assert stand_in.evidence == "nominal"
     assert "gemm:fp8" in (stand_in.note or "")
+    assert stand_in.sigma_log == pytest.approx(np.hypot(fitted.sigma_log, 0.2))  # another kernel than the one that was fitted
+    assert model.kernel_class("gemm:fp8_block").evidence == "assumed"  # per-tensor tables do not speak for block-scaled kernels
     assert model.kernel_class("gemm:fp16") == model.kernel_class("gemm:bf16")
     assert model.kernel_class("bmm").evidence == "nominal"  # no table: the nominal profile answers
     assert model.kernel_class("something new").evidence == "assumed"  # the nominal default

@@ -268,13 +268,45 @@ def test_uncertainty_is_that_of_the_parts() -> None:
     found = call_times(BOX, call, gpu_of_rank=BOX.gpus)
     for sigma in (found.sigma_latency, found.sigma_bytes):
         assert sigma.shape == (4,)
-        assert np.all((sigma > 0.03) & (sigma < 0.5))
+        assert np.all((sigma > 0.03) & (sigma < 0.7))
     # one size alone has the same uncertainty as among others
     alone = call_times(BOX, CollectiveCall("all_reduce", 1e6, (tuple(range(8)),)), gpu_of_rank=BOX.gpus)
     assert float(alone.sigma_latency) == found.sigma_latency[2]
     assert float(alone.sigma_bytes) == found.sigma_bytes[2]
     assert (alone.evidence_latency, alone.evidence_bytes) == (found.evidence_latency, found.evidence_bytes)
     assert found.evidence in ("profile", "nominal", "assumed")
-    assert not found.extrapolated.any()
+    assert found.extrapolated.tolist() == [False, False, False, True]  # the tables behind the costs end at 512 MiB
     assert found.transport == "P2P"
     assert found.sources
+
+
+def test_going_through_host_memory_is_never_faster_than_peer_to_peer() -> None:
+    """Links lose the same share whatever crosses them (sums of flows on one port are measured peer-to-peer only)."""
+    for name in ("rtx-pro-6000-8x-2switch", "rtx-pro-6000-8x-direct-2socket", "rtx-4090-8x-rome-2socket"):
+        direct = load_topology(name).with_settings(p2p="on", env={"NCCL_P2P_LEVEL": "SYS"})
+        staged = direct.with_settings(p2p="off")
+        for size in (1 << 20, 1 << 26):  # rings apart: one channel moves more by host memory (channel_rate, measured)
+            by_host = time_collective(staged, "all_to_all", size, launch="graph", protocol="Simple").time_s
+            assert by_host >= time_collective(direct, "all_to_all", size, launch="graph", protocol="Simple").time_s * (1 - 1e-9)
+
+
+@pytest.mark.parametrize(
+    ("op", "measured"),
+    [
+        # us at 4 KiB ... 1 MiB, half, 8 ranks: ai-dynamo/aiconfigurator rtx_pro_6000_server, NCCL 2.29.2 (tree of the host unknown)
+        ("all_reduce", {16384: 27.0, 32768: 29.4, 131072: 47.8, 262144: 84.8, 524288: 156.1, 1048576: 131.5}),
+        ("all_gather", {16384: 16.5, 32768: 18.4, 131072: 28.1, 262144: 45.7, 524288: 91.4, 1048576: 75.3}),
+        ("reduce_scatter", {16384: 16.6, 32768: 18.5, 131072: 28.4, 262144: 46.4, 524288: 89.3, 1048576: 72.0}),
+    ],
+)
+def test_error_bars_hold_a_published_box(op: str, measured: dict[int, float]) -> None:
+    """The host's tree is unknown, so no box is it: at least two thirds of its times lie within p10 to p90 of one of the shipped boxes."""
+    inside = 0
+    for size, value in measured.items():
+        bars = []
+        for name in ("rtx-pro-6000-8x-2switch", "rtx-pro-6000-8x-direct-1socket", "rtx-pro-6000-8x-direct-2socket"):
+            for env in ({}, {"NCCL_P2P_LEVEL": "SYS"}):
+                timing = time_collective(load_topology(name).with_settings(env=env), op, size, launch="graph")
+                bars.append((timing.time_s_p10 * 1e6, timing.time_s_p90 * 1e6))
+        inside += any(low <= value <= high for low, high in bars)
+    assert inside >= 4

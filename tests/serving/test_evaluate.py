@@ -68,6 +68,13 @@ def test_pipeline_below_its_depth_grows_almost_linearly() -> None:
     assert rates[2] < 8 * rates[0]  # the slowest of uneven stages sets the pace
 
 
+def test_one_more_request_never_costs_a_pipeline_throughput() -> None:
+    """Micro-batches differ by one request at most: the cycle is the sum over them, not the fullest times their number."""
+    found = ps.compare("rtx-pro-6000-8x-2switch", model="kimi-k2.6", strategies="pp8", concurrency=range(1, 41))
+    rates = np.array([point.tokens_per_s for point in found.points])
+    assert np.all(rates[1:] >= rates[:-1] * 0.995)
+
+
 def test_uneven_stages_slow_the_pipeline() -> None:
     def rate(layers: str) -> float:
         return ps.predict("rtx-pro-6000-8x-2switch", model="kimi-k2.6", strategy="pp8", concurrency=64, pp_layers=layers).point.tokens_per_s

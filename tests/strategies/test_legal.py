@@ -30,6 +30,8 @@ def legal(text: str, model: str = "kimi-k2.6", runtime: str = "sglang", gpus: in
         ("tp8ep4:a2a", "kimi-k2.6", 8, "tp8ep8:a2a"),
         ("tp8", "minimax-m2.5", 8, "tp8ep2"),
         ("pp8:a2a", "kimi-k2.6", 8, "pp8"),
+        ("tp8dcp8", "llama-3.1-70b", 8, "use tp8"),  # 8 KV heads over 8 ranks: nothing is held twice
+        ("tp8dcp4", "qwen3-235b-a22b", 8, "use tp8dcp2"),  # 4 KV heads: two copies of each
         ("pp8", "tiny", 8, "layers"),
     ],
 )
@@ -105,3 +107,11 @@ def test_every_split_is_even_to_one_layer(rule: str, layers: int, stages: int) -
 def test_fewer_ranks_than_gpus_are_said() -> None:
     assert legal("tp4").gpus_idle == 4
     assert any("4 stay idle" in note for note in legal("tp4").notes)
+
+
+def test_decode_context_parallel_splits_only_what_is_replicated() -> None:
+    """vLLM: tp must exceed the KV heads; MLA's latent cache is replicated on every rank."""
+    assert legal("tp8dcp2", "qwen3-235b-a22b").strategy.dcp == 2
+    assert legal("tp8dcp8").strategy.dcp == 8
+    assert any("0.5.10 has no decode context" in note for note in legal("tp8dcp8").notes)
+    assert not legal("tp8dcp8", runtime="vllm").notes

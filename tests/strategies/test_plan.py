@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from pcie_sim import catalog
 from pcie_sim.specs.model import ModelSpec
-from pcie_sim.specs.ops import Experts, Gemm
+from pcie_sim.specs.ops import CollectiveCall, Experts, Gemm
 from pcie_sim.specs.routing import distinct_destinations, rank_load
 from pcie_sim.specs.strategy import parse_strategy
 from pcie_sim.strategies import StepPlan, build_plan, resolve
@@ -70,31 +70,64 @@ def test_attention_data_parallel_gathers_and_scatters_the_padded_batch() -> None
     assert sum(layers) == 62  # one a layer and the one before lm_head
 
 
-def test_attention_data_parallel_with_tensor_parallel_keeps_the_small_groups() -> None:
-    step = plan("tp2dp4", running=4)
-    groups = {
-        tuple(op.call.groups)  # type: ignore[union-attr]
-        for op in step.stages[0].ops
-        if op.name == "attention all_reduce"
-    }
-    assert groups == {((0, 1), (2, 3), (4, 5), (6, 7))}
+def lines(step: StepPlan) -> dict[str, tuple[float, float, tuple[tuple[int, ...], ...]]]:
+    """name -> (count, bytes, groups) of the collectives of the first stage."""
+    found: dict[str, tuple[float, float, tuple[tuple[int, ...], ...]]] = {}
+    for op in step.stages[0].ops:
+        if isinstance(op.call, CollectiveCall):
+            before = found[op.name][0] if op.name in found else 0.0
+            found[op.name] = (before + op.count, float(np.ravel(op.call.bytes)[0]), op.call.groups)
+    return found
+
+
+def test_attention_data_parallel_with_tensor_parallel_scatters_gathers_and_back() -> None:
+    """SGLang dp_attention.py: ReduceScatter inside attention tp, AllGather over all; ReduceScatter over all, AllGather inside."""
+    found = lines(plan("tp2dp4", running=4))
+    pairs, everyone = ((0, 1), (2, 3), (4, 5), (6, 7)), (tuple(range(8)),)
+    assert found["attention reduce_scatter"] == (61, 14336, pairs)
+    assert found["dp all_gather"] == (61, 4 * 14336, everyone)
+    assert found["moe reduce_scatter"] == (60, 4 * 14336, everyone)
+    assert found["moe all_gather"] == (60, 14336, pairs)
+    assert "attention all_reduce" not in found
+    assert "embedding all_reduce" not in found  # SGLang builds it whole under DP attention
+
+
+def test_vllm_keeps_the_embedding_cut_and_dense_layers_local_under_data_parallelism() -> None:
+    found = lines(plan("tp2dp4", running=4, runtime=VLLM))
+    pairs = ((0, 1), (2, 3), (4, 5), (6, 7))
+    assert found["embedding all_reduce"] == (1, 14336, pairs)
+    assert found["attention all_reduce"] == (1, 14336, pairs)  # before the one dense layer
+    assert found["dp all_gather"][1] == 4 * (14336 + 8 * 8)  # eight ids and weights of 8 B each travel along
+
+
+def test_dense_layers_between_all_to_all_layers_get_whole_tokens() -> None:
+    """Llama 4 Maverick: every second of 48 layers is dense; its MLP is cut over tp and needs all tokens."""
+    step = plan("tp8ep8:a2a", catalog.load_model_spec("llama-4-maverick"))
+    found = lines(step)
+    assert found["attention reduce_scatter"][0] == 24
+    assert found["attention all_reduce"][0] == 24
+    assert found["mlp all_reduce"][0] == 24
+    assert found["moe all_gather"][0] == 24
 
 
 def test_all_to_all_replaces_both_all_reduces() -> None:
-    """Dispatch fp8 with one fp32 scale per 128 elements, combine bf16; one copy per rank that holds a chosen expert."""
+    """Dispatch fp8 with one fp32 scale per 128 elements, combine bf16; low-latency mode: one copy per chosen expert."""
     step = plan("ep8:a2a")
     found = table(step)
     assert "all_reduce" not in found or all(count < 3 for count, _ in found["all_reduce"])
-    copies = distinct_destinations(384, 8, 8)
     sizes = [size for _, size in found["all_to_all"]]
-    assert sizes == pytest.approx(sorted([copies * 7168 * 1.03125, copies * 7168 * 2.0]))
+    assert sizes == pytest.approx(sorted([8 * 7168 * 1.03125, 8 * 7168 * 2.0]))
     assert [count for count, _ in found["all_to_all"]] == [60.0, 60.0]
+    per_rank = [size for _, size in table(plan("ep8:a2a", runtime=VLLM))["all_to_all"]]
+    copies = distinct_destinations(384, 8, 8)
+    assert per_rank == pytest.approx(sorted([copies * 7168 * 1.03125, copies * 7168 * 2.0]))
 
 
 def test_all_to_all_under_tensor_parallel_attention_scatters_and_gathers() -> None:
     found = table(plan("tp8ep8:a2a"))
-    assert (61.0, 14336.0) in found["reduce_scatter"]
+    assert (60.0, 14336.0) in found["reduce_scatter"]
     assert (60.0, 14336.0) in found["all_gather"]
+    assert sum(count for count, size in found["all_reduce"] if size == 14336.0) == 3  # embedding, and both of the dense layer
 
 
 def test_allreduce_with_data_parallel_attention_uses_two_a_layer() -> None:

@@ -22,6 +22,7 @@ def weights(text: str, model: str = "kimi-k2.6", gpus: int = 8) -> tuple[float, 
 
 
 def kv(text: str, context: float, model: str = "kimi-k2.6") -> list[float]:
+    text = "tp1" if text == "pp1" else text
     spec = catalog.load_model_spec(model)
     found = kv_bytes_per_request(spec, resolve(parse_strategy(text), spec, SGLANG, gpus=8), np.array([context]))
     return [float(stage[0]) for stage in found]
@@ -80,3 +81,19 @@ def test_sliding_layers_stop_growing_and_linear_layers_keep_a_state() -> None:
     full_layers = 18  # every second of 36
     assert longer - long == pytest.approx(10_000 * full_layers * 1 * 2 * 64 * 2)
     assert kv("tp8", 0, "qwen3-next-80b")[0] > 0
+
+
+@pytest.mark.parametrize("model", catalog.names("models"))
+@pytest.mark.parametrize("text", ["tp2", "tp4", "tp8", "tp8dcp2", "tp8dcp4", "tp8dcp8", "tp4dcp2", "tp4dcp4", "tp2pp4", "tp2dp4"])
+def test_no_cached_token_is_lost(model: str, text: str) -> None:
+    """Whatever is legal: the ranks of one dp rank together hold at least the whole KV cache of a request."""
+    from pcie_sim.errors import InputError
+
+    spec = catalog.load_model_spec(model)
+    try:
+        resolved = resolve(parse_strategy(text), spec, SGLANG, gpus=8)
+    except InputError:
+        return
+    whole = sum(kv("pp1", 4096, model))
+    held = resolved.strategy.tp * sum(float(stage[0]) for stage in kv_bytes_per_request(spec, resolved, np.array([4096.0])))
+    assert held >= whole * (1 - 1e-12)
