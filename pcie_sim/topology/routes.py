@@ -88,13 +88,13 @@ def common_switch(tree: Tree, a: str, b: str) -> str | None:
 def turning_point(tree: Tree, a: str, b: str) -> tuple[str, str] | None:
     """The (virtual) switches above ``a`` and above ``b`` where peer traffic turns: the lowest of one chip; equal for a plain switch."""
     found = [
-        (i + j, tree.chip_of(near), near, far)
+        (i + j, near != far, tree.chip_of(near), near, far)
         for i, near in enumerate(tree.chains[a])
         if near in tree.switches
         for j, far in enumerate(tree.chains[b])
         if far in tree.switches and tree.chip_of(near) == tree.chip_of(far)
     ]
-    return min(found)[2:] if found else None
+    return min(found)[3:] if found else None
 
 
 def _below(chain: tuple[str, ...], turn: str) -> tuple[str, ...]:
