@@ -18,7 +18,9 @@ if TYPE_CHECKING:
 _MATRIX_GPUS = 24
 """Above this many GPUs the matrix is wider than any screen; the summary by path type says the same."""
 _PATHS = "PIX one switch, PXB several switches, PHB a root complex (nvidia-smi's NODE too), SYS between sockets, NVL an NVLink bridge"
-_NET = ", NET over network cards"
+_NET = "NET between hosts, over network cards"
+_WIDE = 12
+"""Above this many GPUs the columns of the matrix drop what all names begin with."""
 
 
 def box_blocks(box: Topology, *, width: int) -> list[Block]:
@@ -34,7 +36,13 @@ def box_blocks(box: Topology, *, width: int) -> list[Block]:
         facts.append(("", more))
     blocks: list[Block] = [bold(f"{box.name}: {box.title}"), pairs(facts, width=width), "", _tree(box)]
     if 1 < len(box.gpus) <= _MATRIX_GPUS:
-        blocks += ["", bold("Path types between GPUs, in bus order"), _matrix(box), f"  {_PATHS}{_NET if len(box.hosts) > 1 else ''}"]
+        blocks += [
+            "",
+            bold("Path types between GPUs, in bus order"),
+            _matrix(box),
+            f"  {_PATHS}",
+            *([f"  {_NET}"] if len(box.hosts) > 1 else []),
+        ]
     if len(box.gpus) > 1:
         blocks += ["", bold("Transports by path type (with these settings)"), _transports(box)]
     blocks += ["", bold("Directed capacities (payload)"), *_capacities(box, width)]
@@ -101,7 +109,10 @@ def _label(box: Topology, name: str) -> str:
 
 
 def _matrix(box: Topology) -> Block:
-    columns: list[tuple[str, Justify]] = [("", "left"), *((name, "center") for name in box.gpus)]
+    shared = 0
+    if len(box.gpus) > _WIDE:
+        shared = next((i for i, letters in enumerate(zip(*box.gpus, strict=False)) if len(set(letters)) > 1), 0)
+    columns: list[tuple[str, Justify]] = [("", "left"), *((name[shared:] or name, "center") for name in box.gpus)]
     return table(columns, [[a, *("X" if a == b else box.path_type(a, b) for b in box.gpus)] for a in box.gpus])
 
 

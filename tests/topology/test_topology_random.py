@@ -175,13 +175,12 @@ def test_half_duplex_adds_one_capacity_and_moves_nothing(data: dict[str, Any], d
 @given(specs(), st.data())
 def test_virtual_switches_of_a_chip_change_peer_routes_only(data: dict[str, Any], draw: st.DataObject) -> None:
     """The library's view, staging and ACS ignore chips; the peer route is the graph's shortest path with the chip's inner edge."""
-    data = ports_apart(data)
-    plain = make(data)
-    nodes = data["nodes"]
+    nodes = ports_apart(data)["nodes"]
     top_level = [n for n, node in nodes.items() if node["kind"] == "switch" and nodes[node["parent"]]["kind"] == "root_port"]
     part = draw.draw(st.sampled_from(["pm50100", "pex890xx"]))
-    for name in top_level:
-        nodes[name] = {**nodes[name], "part": part, "chip": "A"}
+    nodes |= {name: {**nodes[name], "part": part} for name in top_level}
+    plain = make(data)
+    nodes |= {name: {**nodes[name], "chip": "A"} for name in top_level}
     chipped = make(data)
     graph = chipped.to_networkx()
     for a, b in itertools.permutations(chipped.gpus, 2):
