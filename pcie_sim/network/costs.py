@@ -16,7 +16,7 @@ from pcie_sim.errors import NoDataError
 from pcie_sim.evidence import Evidence, weakest
 from pcie_sim.specs.base import Quantity
 from pcie_sim.specs.machine import CclSettings
-from pcie_sim.specs.part import LibraryPart, Protocol
+from pcie_sim.specs.part import LibraryPart, NetTransportPart, Protocol
 
 if TYPE_CHECKING:
     import numpy as np
@@ -67,28 +67,41 @@ class Costs:
             items.append(Amount(issue.value * peers, issue.sigma, issue.evidence, issue.sources))
         return add(items)
 
-    def step(self, protocol: Protocol, transport: str) -> Amount:
-        """Software cost of one step besides the route's own latency; a host-staged step has LL's in that latency already."""
+    def step(self, protocol: Protocol, transport: str, network: str | None = None) -> Amount:
+        """Software cost of one step besides the route's own latency; a host-staged step, and one over the network (by the part
+        ``network``), have LL's in that latency already.
+        """
         if self.part is None:
             return Amount(0.0, 0.0, "measured")
+        if network is not None:
+            steps = load_typed_part(network, NetTransportPart).step_latency
+            over = amount(steps[protocol])
+            return Amount(max(0.0, over.value - steps["LL"].value), over.sigma, over.evidence, over.sources)
         own = amount(self.part.step_software[protocol])
         if transport != "SHM":
             return own
         least = self.part.step_software["LL"].value
         return Amount(max(0.0, own.value - least), own.sigma, own.evidence, own.sources)
 
-    def share(self, protocol: Protocol, transport: str) -> Amount:
+    def share(self, protocol: Protocol, transport: str, network: str | None = None) -> Amount:
         """User bytes over the rate of the slowest link that one flow reaches."""
         if self.part is None:
             return Amount(1.0, 0.0, "measured")
+        if network is not None:
+            return amount(load_typed_part(network, NetTransportPart).line_share[protocol])
         table = self.part.wire_share_host if transport == "SHM" else self.part.wire_share
         return amount(table[protocol])
 
-    def link_share(self, protocol: Protocol) -> float:
-        """User bytes over bytes charged to PCIe and socket links, whatever the transport: flows that share a port or an uplink lose
-        together (measured peer-to-peer). A host-staged flow is slower by itself (flags and reads across host memory): it is capped, too.
+    def link_share(self, protocol: Protocol, network: str | None = None) -> float:
+        """User bytes over bytes charged to PCIe and socket links, whatever the transport inside a host: flows that share a port or an
+        uplink lose together (measured peer-to-peer). A host-staged flow is slower by itself (flags and reads across host memory): it is
+        capped, too. Over a network only what its transport really sends is charged.
         """
-        return 1.0 if self.part is None else self.part.wire_share[protocol].value
+        if self.part is None:
+            return 1.0
+        if network is not None:
+            return load_typed_part(network, NetTransportPart).line_share[protocol].value
+        return self.part.wire_share[protocol].value
 
     def memory_relief(self, protocol: Protocol) -> float:
         """Bytes charged to links over bytes that host memory sees: memory carries the protocol's lines, not the links' losses."""
@@ -96,9 +109,15 @@ class Costs:
 
     def channel_cap(self, protocol: Protocol, transport: str, channels: int) -> float:
         """Most user bytes per second over one edge with ``channels`` channels; no cap from the usual number of channels on (the
-        wire shares were measured with it), nor for LL and LL128, which their wire shares bind first.
+        wire shares were measured with it), nor for LL and LL128, which their wire shares bind first, nor over the network.
         """
-        if self.part is None or protocol != "Simple" or self.part.tuning is None or channels >= self.part.tuning.usual_channels:
+        if (
+            self.part is None
+            or transport == "NET"
+            or protocol != "Simple"
+            or self.part.tuning is None
+            or channels >= self.part.tuning.usual_channels
+        ):
             return math.inf
         return self.part.channel_rate["shm" if transport == "SHM" else "p2p"].value * channels
 

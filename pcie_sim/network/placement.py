@@ -11,6 +11,7 @@ from weakref import WeakKeyDictionary
 
 from pcie_sim.collectives import Schedule, build_schedule
 from pcie_sim.evidence import weakest
+from pcie_sim.network.conditions import collapsed_uplinks
 from pcie_sim.network.costs import Amount, Costs, add, amount, library_costs
 from pcie_sim.network.events import FlowSet
 from pcie_sim.network.library import Beliefs, beliefs
@@ -34,6 +35,11 @@ def _mean(pieces: Sequence[Amount]) -> Amount:
         label = weakest((piece.evidence, known.evidence)) if known else piece.evidence
         joined[piece.sources] = Amount(value, max(piece.sigma, known.sigma if known else 0.0), label, piece.sources)
     return add(joined.values())
+
+
+def _network(route: Route) -> str | None:
+    """The part that drives the route over the network, if it goes there."""
+    return route.network if route.transport == "NET" else None
 
 
 @dataclass(frozen=True)
@@ -96,13 +102,14 @@ class Placement:
         channels = self.thinks.channels if self.thinks is not None else 0
         steps: list[Amount] = []
         for index, route in enumerate(self.class_route):
-            software, wire = self.costs.step(protocol, route.transport), amount(route.latency)
+            network = _network(route)
+            software, wire = self.costs.step(protocol, route.transport, network), amount(route.latency)
             label = weakest((wire.evidence, self.transport_evidence.evidence))
             weight = self.of_class.count(index) / len(self.of_class)
             steps.append(Amount(software.value * weight, software.sigma, software.evidence, software.sources))
             steps.append(Amount(wire.value * weight, wire.sigma, label, wire.sources))
             latency.append(software.value + wire.value)
-            share = self.costs.link_share(protocol)
+            share = self.costs.link_share(protocol, network)
             shares.append(share)
             cap = route.flow_rate.value if route.flow_rate is not None else math.inf
             if route.transport == "SHM" and self.costs.part is not None:
@@ -112,9 +119,9 @@ class Placement:
             if ringed:
                 cap = min(cap, self.costs.channel_cap(protocol, route.transport, channels) / share)
             caps.append(cap)
-        kinds = dict.fromkeys(route.transport for route in self.class_route)
+        kinds = dict.fromkeys((route.transport, _network(route)) for route in self.class_route)
         widest = max(
-            (self.costs.share(protocol, kind) for kind in kinds), key=lambda item: item.sigma, default=Amount(1.0, 0.0, "measured")
+            (self.costs.share(protocol, *kind) for kind in kinds), key=lambda item: item.sigma, default=Amount(1.0, 0.0, "measured")
         )
         return View(
             latency=tuple(latency[index] for index in self.of_class),
@@ -187,6 +194,7 @@ class _Builder:
         self.classes: dict[tuple[object, ...], int] = {}
         self.class_route: list[Route] = []
         self.pairs: dict[tuple[str, str], Route] = {}
+        self.ends: list[Route] = []
 
     def build(self, groups: Sequence[tuple[str, ...]], algorithm: str, fractions: Fractions | None) -> Placement:
         of_class: list[int] = []
@@ -202,6 +210,7 @@ class _Builder:
             offset = len(of_class)
             for transfer in schedule.transfers:
                 of_class.append(self._class(gpus[transfer.src], gpus[transfer.dst]))
+                self.ends.append(self.pairs[gpus[transfer.src], gpus[transfer.dst]])
                 fraction.append(transfer.fraction)
                 deps.append(tuple(dep + offset for dep in transfer.deps))
             previous.extend(item + offset if item >= 0 else -1 for item in schedule.stream_predecessor)
@@ -211,7 +220,7 @@ class _Builder:
                     rounds.append([])
                 rounds[step].extend(item + offset for item in items)
         routes = tuple(tuple(self.links[name] for name in route.links) for route in self.class_route)
-        capacity, rates, crowded = self._capacities(routes, of_class)
+        capacity, rates, crowded = self._capacities(routes, of_class, rounds)
         pairs = {pair: self.topology.transport(*pair) for pair in self.pairs}
         labels = [item.evidence for item in pairs.values()]
         tuning = self.costs.part.tuning if self.costs.part is not None else None
@@ -255,9 +264,11 @@ class _Builder:
         return self.classes[key]
 
     def _capacities(
-        self, routes: Sequence[tuple[int, ...]], of_class: Sequence[int]
+        self, routes: Sequence[tuple[int, ...]], of_class: Sequence[int], rounds: Sequence[Sequence[int]]
     ) -> tuple[tuple[float, ...], tuple[Amount, ...], Amount]:
-        """Rates by link; in an All-to-All a GPU's port with three or more flows each way reaches only a share of its own."""
+        """Rates by link; in an All-to-All a GPU's port with three or more flows each way reaches only a share of its own; with
+        posted-write collapse in force, an uplink that some round of writes makes collapse has only what is left.
+        """
         rates = [amount(self.topology.links[name].rate) for name in self.links]
         relief = self.costs.memory_relief("Simple")  # the other protocols' differs by 2 %
         capacity = [rate.value * (relief if name.endswith(".mem") else 1.0) for name, rate in zip(self.links, rates, strict=True)]
@@ -277,4 +288,10 @@ class _Builder:
                 if other is not None and min(flows[index], flows[other]) >= CROWD:
                     capacity[index] *= share.value
                     used = share
+        if self.topology.collapses:
+            together = [[self.ends[index] for index in items] for items in rounds]
+            for name, left in collapsed_uplinks(self.topology, together).items():
+                index = self.links[name]
+                if left.value < capacity[index]:
+                    capacity[index], rates[index] = left.value, amount(left)
         return tuple(capacity), tuple(rates), used

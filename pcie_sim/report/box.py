@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 _MATRIX_GPUS = 24
 """Above this many GPUs the matrix is wider than any screen; the summary by path type says the same."""
 _PATHS = "PIX one switch, PXB several switches, PHB a root complex (nvidia-smi's NODE too), SYS between sockets, NVL an NVLink bridge"
+_NET = "NET between hosts, over network cards"
+_WIDE = 12
+"""Above this many GPUs the columns of the matrix drop what all names begin with."""
 
 
 def box_blocks(box: Topology, *, width: int) -> list[Block]:
@@ -28,14 +31,34 @@ def box_blocks(box: Topology, *, width: int) -> list[Block]:
         ("GPUs", gpus_text(box)),
         ("settings", f"p2p {settings.p2p}, acs {settings.acs}, iommu {settings.iommu}, {ccl}, environment {settings_text(settings.env)}"),
     ]
+    more = _more_settings(box)
+    if more:
+        facts.append(("", more))
     blocks: list[Block] = [bold(f"{box.name}: {box.title}"), pairs(facts, width=width), "", _tree(box)]
     if 1 < len(box.gpus) <= _MATRIX_GPUS:
-        blocks += ["", bold("Path types between GPUs, in bus order"), _matrix(box), f"  {_PATHS}"]
+        blocks += [
+            "",
+            bold("Path types between GPUs, in bus order"),
+            _matrix(box),
+            f"  {_PATHS}",
+            *([f"  {_NET}"] if len(box.hosts) > 1 else []),
+        ]
     if len(box.gpus) > 1:
         blocks += ["", bold("Transports by path type (with these settings)"), _transports(box)]
     blocks += ["", bold("Directed capacities (payload)"), *_capacities(box, width)]
     blocks += _list("Assumptions", box.assumptions, width) + _list("Notes", box.notes, width) + _list("Sources", box.spec.sources, width)
     return blocks
+
+
+def _more_settings(box: Topology) -> str:
+    """Settings that few boxes have, where they are set."""
+    settings = box.settings
+    found = [f"max payload {settings.max_payload} B"] if settings.max_payload is not None else []
+    if settings.conditions:
+        found.append(f"conditions {' '.join(settings.conditions)}")
+    if settings.force_p2p is not None:
+        found.append(f"ForceP2P keys {'set' if settings.force_p2p else 'not set'}")
+    return ", ".join(found)
 
 
 def gpus_text(box: Topology) -> str:
@@ -53,8 +76,9 @@ def _tree(box: Topology) -> Tree:
     from rich.tree import Tree
 
     spec = box.spec
-    root = Tree(Text("host"), guide_style="")
-    made: dict[str, Tree] = {name: root for name, node in spec.nodes.items() if node.kind == "host"}
+    hosts = [name for name, node in spec.nodes.items() if node.kind == "host"]
+    root = Tree(Text("hosts" if len(hosts) > 1 else "host"), guide_style="")
+    made: dict[str, Tree] = {name: root.add(Text(name)) if len(hosts) > 1 else root for name in hosts}
     waiting = [name for name, node in spec.nodes.items() if node.kind != "host"]
     while waiting:
         ready = [name for name in waiting if spec.nodes[name].parent is None or spec.nodes[name].parent in made]
@@ -75,14 +99,20 @@ def _label(box: Topology, name: str) -> str:
     up = box.links.get(f"{name}.up")
     if up is not None:
         link = f"gen{node.link.gen} x{node.link.width}" if node.link is not None else "its own link"
-        words.append(f"[{link}{f' x {node.links}' if node.links > 1 else ''}, {up.rate.value / 1e9:.1f} GB/s each way]")
+        ways = "one way at a time" if node.half_duplex else "each way"
+        words.append(f"[{link}{f' x {node.links}' if node.links > 1 else ''}, {up.rate.value / 1e9:.1f} GB/s {ways}]")
+    if node.chip is not None:
+        words.append(f"of chip {node.chip}")
     if node.bus:
         words.append(f"bus {node.bus}")
     return "  ".join(words)
 
 
 def _matrix(box: Topology) -> Block:
-    columns: list[tuple[str, Justify]] = [("", "left"), *((name, "center") for name in box.gpus)]
+    shared = 0
+    if len(box.gpus) > _WIDE:
+        shared = next((i for i, letters in enumerate(zip(*box.gpus, strict=False)) if len(set(letters)) > 1), 0)
+    columns: list[tuple[str, Justify]] = [("", "left"), *((name[shared:] or name, "center") for name in box.gpus)]
     return table(columns, [[a, *("X" if a == b else box.path_type(a, b) for b in box.gpus)] for a in box.gpus])
 
 
@@ -157,6 +187,8 @@ def box_document(box: Topology) -> dict[str, Any]:
             "rate_GBps_low": None if capacity.rate.low is None else capacity.rate.low / 1e9,
             "rate_GBps_high": None if capacity.rate.high is None else capacity.rate.high / 1e9,
             "latency_us": None if capacity.latency is None else capacity.latency.value * 1e6,
+            "fan_share": None if capacity.fan_share is None else capacity.fan_share.value,
+            "read_share": None if capacity.read_share is None else capacity.read_share.value,
             "evidence": capacity.rate.evidence,
             "source": capacity.rate.source,
         }
@@ -167,7 +199,10 @@ def box_document(box: Topology) -> dict[str, Any]:
             "schema": "pcie-sim/topology-show/1",
             "name": box.name,
             "title": box.title,
-            "gpus": [{"node": node, "gpu": box.gpu_spec(node).name, "socket": box.socket_of(node)} for node in order],
+            "gpus": [
+                {"node": node, "gpu": box.gpu_spec(node).name, "socket": box.socket_of(node), "host": box.host_of(node) or None}
+                for node in order
+            ],
             "nodes": {name: node.model_dump(mode="json") for name, node in box.spec.nodes.items()},
             "peers": [peer.model_dump(mode="json") for peer in box.spec.peers],
             "settings": box.settings.model_dump(mode="json"),

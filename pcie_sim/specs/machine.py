@@ -45,10 +45,15 @@ class NodeSpec(Spec):
     bus: Annotated[str, Field(max_length=20)] | None = None
     """PCI bus id (``0000:c1:00.0``): the collective library's ring follows bus order; without it, the order of the file."""
     numa: Annotated[int, Field(ge=0, le=63)] | None = None
+    half_duplex: bool = False
+    """The link to the parent carries one direction at a time: both share one more capacity, ``<node>.both``."""
+    chip: NodeName | None = None
+    """Label of the physical switch chip that this (virtual) switch is part of. Virtual switches with the same label pass peer
+    traffic inside the chip, while the collective library, which sees separate switches, takes the pair for PHB or SYS."""
 
 
 class PeerSpec(Spec):
-    """A connection outside the tree, between two sockets or two GPUs."""
+    """A connection outside the tree: between two sockets, two GPUs (NVLink bridge), or of a network card with a fabric (or a card)."""
 
     between: tuple[NodeName, NodeName]
     part: Name
@@ -84,8 +89,17 @@ class CclSettings(Spec):
         return tuple(int(part) for part in self.version.split("."))
 
 
+Condition = Literal["posted_write_collapse"]
+"""Faults that some boxes show and others of the same parts do not: in force only when listed."""
+
+
 class SettingsSpec(Spec):
-    """Software and platform state of the box."""
+    """Software and platform state of the box.
+
+    ``max_payload``: bytes per write packet in force (MPS; the smallest in the hierarchy), else the PCIe part's. ``conditions``: faults
+    to assume, with the parameters of the box's parts. ``force_p2p``: whether the driver's ForceP2P keys are set; ``false`` sends loads
+    and stores of kernels to peers on other root ports through system memory (GPUs that need the keys); unset means not asked.
+    """
 
     p2p: Literal["auto", "on", "off"] = "auto"
     acs: Literal["on", "off"] = "off"
@@ -94,11 +108,14 @@ class SettingsSpec(Spec):
     env: dict[Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,79}$")], Annotated[str, BeforeValidator(_env_text)]] = Field(
         default_factory=dict
     )
+    max_payload: Literal[128, 256, 512] | None = None
+    conditions: tuple[Condition, ...] = ()
+    force_p2p: bool | None = None
 
 
 class TopologySpec(Spec):
-    """A box. Parents: socket -> host; root_port -> socket; switch -> root_port or switch; gpu, nic -> root_port, switch or
-    socket (a socket parent stands for a root port of its own); fabric: none.
+    """A box, or several joined by a network. Parents: socket -> host; root_port -> socket; switch -> root_port or switch; gpu, nic ->
+    root_port, switch or socket (a socket parent stands for a root port of its own); host, fabric: none.
     """
 
     schema_: Literal["pcie-sim/topology/1"] = Field(alias="schema")

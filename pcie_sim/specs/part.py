@@ -1,4 +1,4 @@
-"""Parts of a box as data files (``catalog/parts/*.yaml``): PCIe itself, CPU sockets, switches, socket interconnects."""
+"""Parts of a box as data files (``catalog/parts/*.yaml``): PCIe itself, CPU sockets, switches, network cards, interconnects, libraries."""
 
 from __future__ import annotations
 
@@ -55,7 +55,23 @@ class SocketPart(Spec):
     """Added one-way latency of crossing the root complex between two root ports, s."""
     host_step_latency: Quantity
     """One host-staged (SHM) step of the collective library with a small message: write to host memory, flag, read, s."""
+    fan_share: Quantity | None = None
+    """Share of its rate that a device on one of its root ports reaches with three or more flows in and out at once."""
     notes: tuple[Text, ...] = ()
+
+
+class WriteCollapse(Spec):
+    """Posted-write collapse: writes of several GPUs below one upstream port to several destination root ports slow each other down.
+
+    A fault of some boxes, in force only with ``settings.conditions: [posted_write_collapse]``; reads are not touched.
+    """
+
+    min_source_gpus: Annotated[int, Field(ge=1, le=64)]
+    """GPUs below the upstream port that must write through it at once."""
+    min_destination_roots: Annotated[int, Field(ge=1, le=64)]
+    """Different root ports that these writes must go to."""
+    collapsed_rate: Quantity
+    """What all writes through the upstream port then reach together, B/s."""
 
 
 class SwitchPart(Spec):
@@ -69,6 +85,30 @@ class SwitchPart(Spec):
     upstream: PcieLink
     latency: Quantity
     """Added one-way cut-through latency, s."""
+    fan_share: Quantity | None = None
+    """Share of its rate that a port reaches with three or more flows in and out at once (writes)."""
+    read_share: Quantity | None = None
+    """What concurrent reads reach over what the same concurrent writes reach; a single flow is not slowed."""
+    posted_write_collapse: WriteCollapse | None = None
+    notes: tuple[Text, ...] = ()
+
+
+class NicPart(Spec):
+    """A network card."""
+
+    schema_: Literal["pcie-sim/part/1"] = Field(alias="schema")
+    kind: Literal["nic"]
+    name: Name
+    title: Text
+    aliases: tuple[Name, ...] = ()
+    host_link: PcieLink
+    """Its PCIe port."""
+    port_rate: Quantity
+    """Payload rate of all its network ports together in one direction, B/s."""
+    rdma: bool
+    """Speaks RDMA (InfiniBand or RoCE); else sockets."""
+    gpudirect: bool
+    """Reads and writes GPU memory itself where driver, distance and library allow it."""
     notes: tuple[Text, ...] = ()
 
 
@@ -91,6 +131,25 @@ class InterconnectPart(Spec):
 
 
 Protocol = Literal["LL", "LL128", "Simple"]
+
+
+class NetTransportPart(Spec):
+    """A way over the network as the collective library drives it: RDMA verbs or sockets."""
+
+    schema_: Literal["pcie-sim/part/1"] = Field(alias="schema")
+    kind: Literal["net_transport"]
+    name: Name
+    title: Text
+    aliases: tuple[Name, ...] = ()
+    step_latency: dict[Protocol, Quantity]
+    """One step with a small message, both ends' software, cards and one network switch included, s."""
+    line_share: dict[Protocol, Quantity]
+    """User bytes over bytes on the wire, by the protocol's own format."""
+    flow_rate: Quantity
+    """Most that one flow reaches, B/s."""
+    memory_passes: Annotated[int, Field(ge=2, le=8)]
+    """How often a byte crosses host memory at each end when staged there."""
+    notes: tuple[Text, ...] = ()
 
 
 class LibraryTuning(Spec):
@@ -155,6 +214,6 @@ class LibraryPart(Spec):
 
 
 Part = Annotated[
-    PciePart | SocketPart | SwitchPart | InterconnectPart | LibraryPart,
+    PciePart | SocketPart | SwitchPart | NicPart | InterconnectPart | NetTransportPart | LibraryPart,
     Field(discriminator="kind"),
 ]

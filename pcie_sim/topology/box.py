@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, Literal
 
 from pydantic import ValidationError
 
 from pcie_sim import catalog
-from pcie_sim.errors import InputError, NoDataError, unknown_name
+from pcie_sim.errors import InputError, unknown_name
 from pcie_sim.specs.gpu import GpuSpec
 from pcie_sim.specs.machine import CclSettings, SettingsSpec, TopologySpec
-from pcie_sim.specs.part import PciePart
+from pcie_sim.specs.part import PciePart, WriteCollapse
 from pcie_sim.topology.capacity import Capacity, build_capacities
+from pcie_sim.topology.graph import to_graph
+from pcie_sim.topology.network import network_plan, network_route
 from pcie_sim.topology.policy import Pair, Transport, check_env, decide
-from pcie_sim.topology.routes import PathType, Route, path_type, peer_route, staged_route
+from pcie_sim.topology.routes import Access, PathType, Route, path_type, peer_route, staged_route, turning_point
 from pcie_sim.topology.tree import Tree, Where, build_tree
 
 _PCIE_PART = "pcie"
@@ -45,7 +48,7 @@ class Topology:
         self._names = frozenset(self._links)
         self._spec = spec
         self._where = where
-        self._routes: dict[tuple[str, str, str], Route] = {}
+        self._routes: dict[tuple[str, str, str, Access], Route] = {}
         self._transports: dict[tuple[str, str], Transport] = {}
 
     def __repr__(self) -> str:
@@ -80,8 +83,14 @@ class Topology:
     @property
     def notes(self) -> tuple[str, ...]:
         """The file's notes, and how its tree was taken (links slower than asked, ports, network cards)."""
-        found = (*self._spec.notes, *self._tree.notes, *self._remarks)
-        return (*found, "iommu: on is recorded; its cost is not modelled") if self.settings.iommu == "on" else found
+        found = [*self._spec.notes, *self._tree.notes, *self._remarks]
+        if self.settings.iommu == "on":
+            found.append("iommu: on is recorded; its cost is not modelled")
+        if "posted_write_collapse" in self.conditions and not self.collapses:
+            found.append("posted_write_collapse: no switch of this box has figures for it, so it changes nothing")
+        if self.settings.force_p2p is False and not any(gpu.force_p2p_needed for gpu in self._tree.gpus.values()):
+            found.append("force_p2p: false changes nothing: no GPU of this box is known to need the keys")
+        return tuple(found)
 
     @property
     def gpus(self) -> tuple[str, ...]:
@@ -120,6 +129,34 @@ class Topology:
         self._check(node)
         return self._tree.socket_of[node]
 
+    @property
+    def hosts(self) -> tuple[str, ...]:
+        """Host node names in the order of the file; one empty name where the file has none."""
+        return tuple(name for name, node in self._spec.nodes.items() if node.kind == "host") or ("",)
+
+    def host_of(self, node: str) -> str:
+        """The host of GPU ``node`` ("" where the file names none)."""
+        self._check(node)
+        return self._tree.host_of[node]
+
+    def root_of(self, node: str) -> str:
+        """What stands for the root port above GPU ``node``: its root port, or the top device below a socket."""
+        self._check(node)
+        return self._tree.chains[node][-1]
+
+    @property
+    def conditions(self) -> tuple[str, ...]:
+        """Faults in force (``settings.conditions``)."""
+        return self.settings.conditions
+
+    @property
+    def collapses(self) -> Mapping[str, WriteCollapse]:
+        """With ``posted_write_collapse`` in force: the uplinks (``<switch>.up``) that can collapse, and when; else empty."""
+        if "posted_write_collapse" not in self.conditions:
+            return MappingProxyType({})
+        found = {f"{name}.up": part.posted_write_collapse for name, part in self._tree.switches.items()}
+        return MappingProxyType({name: collapse for name, collapse in found.items() if collapse is not None and name in self._links})
+
     def capacities(self) -> dict[str, float]:
         """Directed capacities as plain numbers, B/s."""
         return {name: capacity.rate.value for name, capacity in self._links.items()}
@@ -131,13 +168,16 @@ class Topology:
         self._check(a, b)
         return path_type(self._tree, a, b)
 
-    def route(self, a: str, b: str) -> Route:
+    def route(self, a: str, b: str, *, access: Access = "write") -> Route:
         """The peer-to-peer route, whether or not :meth:`transport` would allow it; with ACS on, by way of the root complex.
 
+        ``access`` read: ``b`` pulls from ``a``; the same capacities, which carry less when several reads meet
+        (:attr:`Capacity.read_share <pcie_sim.topology.Capacity>`).
+
         Raises:
-            InputError: unknown GPU, ``a == b``, or two sockets without a peer connection.
+            InputError: unknown GPU, ``a == b``, two sockets without a peer connection, or different hosts.
         """
-        return self._route("P2P", a, b)
+        return self._route("P2P", a, b, access)
 
     def host_route(self, a: str, b: str) -> Route:
         """The host-staged route: up to the memory of ``b``'s socket (charged twice: written and read), then down.
@@ -146,6 +186,29 @@ class Topology:
             InputError: as :meth:`route`.
         """
         return self._route("SHM", a, b)
+
+    def net_route(self, a: str, b: str) -> Route:
+        """The route over network cards, or by sockets inside a host without RDMA cards; GPUDirect where it is granted.
+
+        Raises:
+            InputError: unknown GPU, ``a == b``, sockets that are not joined, or hosts without a network between them.
+        """
+        return self._route("NET", a, b)
+
+    def sm_route(self, a: str, b: str, *, access: Access = "write") -> Route:
+        """Loads and stores of a kernel (custom AllReduce): :meth:`route`, but through system memory without ForceP2P.
+
+        That is: ``settings.force_p2p`` is false, both GPUs need the keys, and their ways meet at the root complex only. The time of
+        such an access is taken as that of a host-staged step (not measured apart).
+
+        Raises:
+            InputError: as :meth:`route`.
+        """
+        self._check(a, b)
+        forced = self.settings.force_p2p is False and all(self._tree.gpus[name].force_p2p_needed for name in (a, b))
+        if forced and path_type(self._tree, a, b) in ("PHB", "SYS") and turning_point(self._tree, a, b) is None:
+            return self._route("SHM", a, b, access)
+        return self._route("P2P", a, b, access)
 
     def transport(self, a: str, b: str) -> Transport:
         """What the collective library uses between the two, and why, by :attr:`settings`."""
@@ -157,23 +220,23 @@ class Topology:
             pair = Pair(
                 path_type=path_type(tree, a, b),
                 cpu_vendor=tree.sockets[tree.socket_of[a]].vendor,
-                gpus_in_box=len(tree.gpus),
+                gpus_in_box=sum(tree.host_of[gpu] == tree.host_of[a] for gpu in tree.gpus),
                 drivers=tuple((model.name, model.p2p.stock_driver, model.p2p.evidence) for model in models),
             )
-            self._transports[key] = decide(self.settings, pair)
+            chosen = decide(self.settings, pair)
+            if chosen.kind == "NET":
+                plan = network_plan(tree, self.settings, a, b, self._where)
+                chosen = replace(chosen, reason=f"{chosen.reason}: {plan.reason}")
+            self._transports[key] = chosen
         return self._transports[key]
 
     def path(self, a: str, b: str) -> Route:
         """The route that :meth:`transport` chooses.
 
         Raises:
-            InputError: as :meth:`route`.
-            NoDataError: the transport is NET.
+            InputError: as :meth:`route` and :meth:`net_route`.
         """
-        chosen = self.transport(a, b)
-        if chosen.kind == "NET":
-            raise NoDataError(f"{self.name}: {a} to {b} goes over the network ({chosen.reason}); networks are not modelled yet")
-        return self._route(chosen.kind, a, b)
+        return self._route(self.transport(a, b).kind, a, b)
 
     def with_settings(
         self,
@@ -183,6 +246,9 @@ class Topology:
         iommu: Literal["on", "off"] | None = None,
         ccl: CclSettings | str | None = None,
         env: Mapping[str, str | int] | None = None,
+        max_payload: Literal[128, 256, 512] | None = None,
+        conditions: Sequence[str] | None = None,
+        force_p2p: bool | None = None,
     ) -> Topology:
         """The same box with other settings; None keeps what is there, ``env`` is merged over it.
 
@@ -192,7 +258,10 @@ class Topology:
             InputError: a value that the settings do not have.
         """
         settings: dict[str, Any] = self.settings.model_dump()
-        settings.update({key: value for key, value in (("p2p", p2p), ("acs", acs), ("iommu", iommu)) if value is not None})
+        asked = {"p2p": p2p, "acs": acs, "iommu": iommu, "max_payload": max_payload, "force_p2p": force_p2p}
+        settings.update({key: value for key, value in asked.items() if value is not None})
+        if conditions is not None:
+            settings["conditions"] = tuple(conditions)
         if ccl is not None:
             settings["ccl"] = (ccl if isinstance(ccl, CclSettings) else self._parse_ccl(ccl)).model_dump()
         if env is not None:
@@ -204,7 +273,8 @@ class Topology:
             key = ".".join(str(item) for item in first["loc"])
             raise InputError(f"setting {key}: {first['msg']}, found {str(first.get('input'))[:40]!r}") from exc
         check_env(found)
-        return Topology(self._spec.model_copy(update={"settings": found}), self._where, _shared=self._shared)
+        shared = self._shared if found.max_payload == self.settings.max_payload else None
+        return Topology(self._spec.model_copy(update={"settings": found}), self._where, _shared=shared)
 
     def _parse_ccl(self, text: str) -> CclSettings:
         words = text.replace("=", " ").split()
@@ -218,40 +288,21 @@ class Topology:
 
     def to_networkx(self) -> Any:
         """A ``networkx.DiGraph``: nodes with ``kind`` and ``part``; an edge per direction with ``name`` and ``rate`` (B/s; both
-        None where a plain root port or socket sets no limit) and ``peer`` (True outside the tree). Host memory is ``<socket>.mem``.
+        None where a plain root port or socket sets no limit) and ``peer`` (True outside the tree). Host memory is ``<socket>.mem``;
+        virtual switches of one chip are joined by an edge without name.
         """
-        import networkx as nx
+        return to_graph(self._tree, self._links)
 
-        graph = nx.DiGraph(name=self.name)
-        for name, node in self._spec.nodes.items():
-            graph.add_node(name, kind=node.kind, part=node.part)
-        for name, node in self._spec.nodes.items():
-            if node.parent is not None:
-                self._edge(graph, name, node.parent, f"{name}.up", peer=False)
-                self._edge(graph, node.parent, name, f"{name}.dn", peer=False)
-        for peer in self._tree.peers:
-            first, second = peer.between
-            self._edge(graph, first, second, f"{peer.name}.fwd", peer=True)
-            self._edge(graph, second, first, f"{peer.name}.rev", peer=True)
-        for socket in self._tree.sockets:
-            memory = f"{socket}.mem"
-            graph.add_node(memory, kind="memory", part=None)
-            for start, end in ((socket, memory), (memory, socket)):
-                self._edge(graph, start, end, memory, peer=False)
-        return graph
-
-    def _edge(self, graph: Any, start: str, end: str, capacity: str, *, peer: bool) -> None:
-        known = self._links.get(capacity)
-        graph.add_edge(start, end, name=capacity if known else None, rate=known.rate.value if known else None, peer=peer)
-
-    def _route(self, kind: Literal["P2P", "SHM"], a: str, b: str) -> Route:
-        key = (kind, a, b)
+    def _route(self, kind: Literal["P2P", "SHM", "NET"], a: str, b: str, access: Access = "write") -> Route:
+        key = (kind, a, b, access)
         if key not in self._routes:
             self._check(a, b)
             if kind == "P2P":
-                route = peer_route(self._tree, self._names, a, b, acs=self.settings.acs == "on", where=self._where)
+                route = peer_route(self._tree, self._names, a, b, acs=self.settings.acs == "on", where=self._where, access=access)
+            elif kind == "SHM":
+                route = staged_route(self._tree, self._names, a, b, where=self._where, access=access)
             else:
-                route = staged_route(self._tree, self._names, a, b, where=self._where)
+                route = network_route(self._tree, self._names, self.settings, a, b, where=self._where)
             self._routes[key] = route
         return self._routes[key]
 

@@ -17,13 +17,17 @@ from pcie_sim.topology.tree import Tree, Where
 class Capacity:
     """One directed capacity.
 
-    ``rate`` is payload B/s. ``latency`` is the one-way time (s) that a socket or NVLink connection adds; for ``<socket>.mem``
-    one small host-staged step; None for PCIe links (their chips stand in :attr:`Route.latency <pcie_sim.topology.Route>`).
+    ``rate`` is payload B/s. ``latency`` is the one-way time (s) that a socket, NVLink or network connection adds; for
+    ``<socket>.mem`` one small host-staged step; None for PCIe links (their chips stand in :attr:`Route.latency
+    <pcie_sim.topology.Route>`). ``fan_share`` is the share of the rate that a PCIe port reaches with three or more flows in and out
+    at once, ``read_share`` what concurrent reads then reach over what writes do; None where the part has no figure.
     """
 
     name: str
     rate: Quantity
     latency: Quantity | None = None
+    fan_share: Quantity | None = None
+    read_share: Quantity | None = None
 
 
 def payload_share(payload: float, overhead: float) -> float:
@@ -31,10 +35,11 @@ def payload_share(payload: float, overhead: float) -> float:
     return payload / (payload + overhead)
 
 
-def link_rate(pcie: PciePart, link: PcieLink, where: str = "link") -> Quantity:
+def link_rate(pcie: PciePart, link: PcieLink, where: str = "link", *, max_payload: int | None = None) -> Quantity:
     """Payload B/s of one direction of ``link``.
 
-    transfers x lanes / 8 x line code x MPS / (MPS + overhead) x link-layer share, all from ``pcie`` (sources there).
+    transfers x lanes / 8 x line code x MPS / (MPS + overhead) x link-layer share, all from ``pcie`` (sources there); MPS is
+    ``max_payload`` bytes where given.
 
     Raises:
         NoDataError: the part has no such generation.
@@ -43,15 +48,18 @@ def link_rate(pcie: PciePart, link: PcieLink, where: str = "link") -> Quantity:
     if generation is None:
         known = ", ".join(str(gen) for gen in sorted(pcie.generations))
         raise NoDataError(f"{where}: no data for PCIe gen{link.gen}; part {pcie.name} has generations {known}")
-    share = payload_share(pcie.max_payload.value, pcie.tlp_overhead.value)
-    factors = (generation.transfers_per_s, generation.line_code, pcie.max_payload, pcie.tlp_overhead, pcie.link_layer_share)
+    mps = pcie.max_payload
+    if max_payload is not None:
+        mps = Quantity(value=float(max_payload), unit="B", evidence="nominal", source="settings.max_payload of the topology")
+    share = payload_share(mps.value, pcie.tlp_overhead.value)
+    factors = (generation.transfers_per_s, generation.line_code, mps, pcie.tlp_overhead, pcie.link_layer_share)
     value = generation.transfers_per_s.value * link.width / 8 * generation.line_code.value * share * pcie.link_layer_share.value
-    low_mps, high_mps = _range(pcie.max_payload)
+    low_mps, high_mps = _range(mps)
     low_over, high_over = _range(pcie.tlp_overhead)
     low_layer, high_layer = _range(pcie.link_layer_share)
     spreads = [
         (payload_share(low_mps, pcie.tlp_overhead.value) / share, payload_share(high_mps, pcie.tlp_overhead.value) / share),
-        (payload_share(pcie.max_payload.value, high_over) / share, payload_share(pcie.max_payload.value, low_over) / share),
+        (payload_share(mps.value, high_over) / share, payload_share(mps.value, low_over) / share),
         (low_layer / pcie.link_layer_share.value, high_layer / pcie.link_layer_share.value),
     ]
     return product(value, "B/s", factors, spreads)
@@ -80,23 +88,41 @@ def build_capacities(tree: Tree, pcie: PciePart, where: Where) -> tuple[Mapping[
         ends = _ends(tree, name)
         asked = node.link if node.link is not None else _default(tree, name)
         if asked is None:
+            if node.half_duplex:
+                raise where.error("half_duplex needs a link; add one, for example `link: gen3 x8`", "nodes", name, "half_duplex")
             continue
         taken = slower(asked, *ends.values())
         if node.link is not None and taken != asked:
             limit = min(ends, key=lambda end: (ends[end].gen, ends[end].width))
             notes.append(f"{name}: link {_text(asked)} is faster than {limit} offers; {_text(taken)} taken")
         if taken not in rates:
-            rates[taken] = link_rate(pcie, taken, where.at("nodes", name, "link"))
+            rates[taken] = link_rate(pcie, taken, where.at("nodes", name, "link"), max_payload=tree.spec.settings.max_payload)
         rate = scaled(rates[taken], node.links)
-        for direction in ("up", "dn"):
-            found[f"{name}.{direction}"] = Capacity(f"{name}.{direction}", rate)
+        fan, read = _shares(tree, name)
+        for direction in ("up", "dn", "both") if node.half_duplex else ("up", "dn"):
+            found[f"{name}.{direction}"] = Capacity(f"{name}.{direction}", rate, None, fan, read)
     for peer in tree.peers:
+        ports = [tree.nics[end].port_rate for end in peer.between if end in tree.nics]
+        rate = min((peer.part.p2p_bandwidth, *ports), key=lambda part: part.value)
         for direction in ("fwd", "rev"):
             capacity = f"{peer.name}.{direction}"
-            found[capacity] = Capacity(capacity, peer.part.p2p_bandwidth, peer.part.latency)
+            found[capacity] = Capacity(capacity, rate, peer.part.latency)
     for name, socket in tree.sockets.items():
         found[f"{name}.mem"] = Capacity(f"{name}.mem", socket.memory_bandwidth, socket.host_step_latency)
     return found, tuple(notes)
+
+
+def _shares(tree: Tree, name: str) -> tuple[Quantity | None, Quantity | None]:
+    """Fan-in/out and read shares of the port that ``name``'s link ends in: a switch's own uplink has the switch's, a device the
+    part's above it.
+    """
+    above = tree.spec.nodes[name].parent
+    for node in (name, above):
+        if node is not None and node in tree.switches:
+            return tree.switches[node].fan_share, tree.switches[node].read_share
+    if name in tree.socket_of:
+        return tree.sockets[tree.socket_of[name]].fan_share, None
+    return None, None
 
 
 def _default(tree: Tree, name: str) -> PcieLink | None:
@@ -105,6 +131,8 @@ def _default(tree: Tree, name: str) -> PcieLink | None:
         return tree.gpus[name].pcie
     if name in tree.switches:
         return tree.switches[name].upstream
+    if name in tree.nics:
+        return tree.nics[name].host_link
     return None
 
 

@@ -26,7 +26,7 @@ _SMALL_BOX = 2
 
 @dataclass(frozen=True)
 class Transport:
-    """``P2P``, ``SHM`` (through host memory) or ``NET``, with one sentence why and how sure that is."""
+    """``P2P``, ``SHM`` (through host memory) or ``NET`` (cards or sockets), with one sentence why and how sure that is."""
 
     kind: Literal["P2P", "SHM", "NET"]
     reason: str
@@ -40,6 +40,7 @@ class Pair:
     path_type: PathType
     cpu_vendor: Literal["amd", "intel", "arm", "other"]
     gpus_in_box: int
+    """Of one host: the library searches each apart."""
     drivers: Sequence[tuple[str, Literal["yes", "no", "unknown"], Evidence]]
     """Name, stock driver's peer access and its evidence, for each of the two GPUs' models."""
 
@@ -61,7 +62,12 @@ def parse_level(text: str, key: str = "NCCL_P2P_LEVEL") -> str:
     raise InputError(f"{key}={text[:30]!r} is not a level{case}; use LOC, NVL, PIX, PXB, PHB, SYS or 0 to 5 (4 and above mean SYS)")
 
 
-def _flag(env: Mapping[str, str], key: str) -> int:
+def env_flag(env: Mapping[str, str], key: str) -> int:
+    """The whole number in ``key``; 0 when it is not set.
+
+    Raises:
+        InputError: anything else.
+    """
     text = env.get(key)
     if text is None:
         return 0
@@ -78,10 +84,11 @@ def check_env(settings: SettingsSpec) -> None:
     """
     if settings.ccl.name not in ("nccl", "rccl"):
         return
-    for key in ("NCCL_P2P_DISABLE", "NCCL_SHM_DISABLE"):
-        _flag(settings.env, key)
-    if "NCCL_P2P_LEVEL" in settings.env:
-        parse_level(settings.env["NCCL_P2P_LEVEL"])
+    for key in ("NCCL_P2P_DISABLE", "NCCL_SHM_DISABLE", "NCCL_IB_DISABLE"):
+        env_flag(settings.env, key)
+    for key in ("NCCL_P2P_LEVEL", "NCCL_NET_GDR_LEVEL"):
+        if key in settings.env:
+            parse_level(settings.env[key], key)
 
 
 def default_level(ccl: CclSettings, cpu_vendor: str, gpus_in_box: int) -> tuple[str, str]:
@@ -104,12 +111,14 @@ def decide(settings: SettingsSpec, pair: Pair) -> Transport:
 
     Driver and platform must grant peer access (``settings.p2p``; `auto` asks the GPUs' stock driver; an NVLink bridge needs no PCIe
     grant), and the pair must be within the library's level (NCCL_P2P_DISABLE=1 refuses all, else NCCL_P2P_LEVEL, else its default).
-    What is refused goes through host memory, or over the network with NCCL_SHM_DISABLE.
+    What is refused goes through host memory, or over the network with NCCL_SHM_DISABLE; different hosts always do.
 
     Raises:
         InputError: an environment value that the library would not understand.
     """
     check_env(settings)
+    if pair.path_type == "NET":
+        return Transport("NET", "different hosts", "nominal")
     ccl = settings.ccl
     granted, why, evidence = _driver(settings, pair)
     if not granted:
@@ -125,7 +134,7 @@ def decide(settings: SettingsSpec, pair: Pair) -> Transport:
 
 
 def _level(settings: SettingsSpec, pair: Pair) -> tuple[str, str]:
-    if _flag(settings.env, "NCCL_P2P_DISABLE") == 1:
+    if env_flag(settings.env, "NCCL_P2P_DISABLE") == 1:
         return "LOC", "NCCL_P2P_DISABLE=1 refuses peer-to-peer"
     text = settings.env.get("NCCL_P2P_LEVEL")
     if text is not None:
@@ -159,6 +168,6 @@ def _driver(settings: SettingsSpec, pair: Pair) -> tuple[bool, str, Evidence]:
 
 
 def _refused(settings: SettingsSpec, why: str, evidence: Evidence) -> Transport:
-    if settings.ccl.name in ("nccl", "rccl") and _flag(settings.env, "NCCL_SHM_DISABLE") != 0:
+    if settings.ccl.name in ("nccl", "rccl") and env_flag(settings.env, "NCCL_SHM_DISABLE") != 0:
         return Transport("NET", f"{why}; NCCL_SHM_DISABLE leaves the network", evidence)
     return Transport("SHM", f"{why}: through host memory", evidence)

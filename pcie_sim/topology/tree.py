@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from pcie_sim import catalog
-from pcie_sim.errors import InputError, NoDataError, UnknownNameError, unknown_name
+from pcie_sim.errors import InputError, UnknownNameError, unknown_name
 from pcie_sim.specs.gpu import GpuSpec
 from pcie_sim.specs.loader import line_of_key
 from pcie_sim.specs.machine import NodeSpec, TopologySpec
-from pcie_sim.specs.part import InterconnectPart, SocketPart, SwitchPart
+from pcie_sim.specs.part import InterconnectPart, NicPart, SocketPart, SwitchPart
 
 PARENTS: Mapping[str, tuple[str, ...]] = {
     "host": (),
@@ -21,14 +21,17 @@ PARENTS: Mapping[str, tuple[str, ...]] = {
     "switch": ("root_port", "switch"),
     "gpu": ("root_port", "switch", "socket"),
     "nic": ("root_port", "switch", "socket"),
+    "fabric": (),
 }
 """Which kinds may be a node's parent (design 4.4)."""
 _NEEDS_PART = ("socket", "switch", "gpu")
-_NO_PART = ("host", "root_port")
-_NO_LINK = ("host", "socket")
+_NO_PART = ("host", "root_port", "fabric")
+_NO_LINK = ("host", "socket", "fabric")
+_NO_PARENT = ("host", "socket", "fabric")
+_NETWORK = ("nic", "fabric")
 _EXAMPLE_PART = {"socket": "epyc-turin", "switch": "generic-gen5-switch", "gpu": "rtx-4090"}
 _BUS = re.compile(r"(?:([0-9a-fA-F]{1,8}):)?([0-9a-fA-F]{1,2}):([0-9a-fA-F]{1,2})(?:\.([0-7]))?")
-SpecT = TypeVar("SpecT", GpuSpec, SocketPart, SwitchPart, InterconnectPart)
+SpecT = TypeVar("SpecT", GpuSpec, SocketPart, SwitchPart, NicPart, InterconnectPart)
 
 
 @dataclass(frozen=True)
@@ -70,7 +73,8 @@ class Peer:
 class Tree:
     """The checked tree.
 
-    ``chains`` maps every gpu and nic to the nodes from itself up to, not with, its socket.
+    ``chains`` maps every gpu and nic to the nodes from itself up to, not with, its socket; ``host_of`` every socket, gpu and nic to
+    its host ("" where the file names none); ``nics`` holds the cards with a part, ``chips`` the labelled virtual switches.
     """
 
     spec: TopologySpec
@@ -81,7 +85,14 @@ class Tree:
     switches: Mapping[str, SwitchPart]
     peers: tuple[Peer, ...]
     bus_order: tuple[str, ...]
+    host_of: Mapping[str, str]
+    nics: Mapping[str, NicPart]
+    chips: Mapping[str, str]
     notes: tuple[str, ...] = field(default=())
+
+    def chip_of(self, switch: str) -> tuple[str, str]:
+        """What stands for the physical chip of ``switch``: equal for virtual switches of one chip."""
+        return ("chip", self.chips[switch]) if switch in self.chips else ("switch", switch)
 
     def numa_of(self, device: str) -> int | None:
         """The NUMA node stated nearest to ``device`` on its way up; None when none is stated."""
@@ -101,7 +112,6 @@ def build_tree(spec: TopologySpec, where: Where) -> Tree:
 
     Raises:
         InputError: a broken tree or an unknown part; names the place.
-        NoDataError: several hosts, or a fabric between them: not modelled yet.
     """
     _check_kinds(spec, where)
     for name, node in spec.nodes.items():
@@ -119,9 +129,14 @@ def build_tree(spec: TopologySpec, where: Where) -> Tree:
         raise where.error("no node of kind gpu; add at least one", "nodes")
     sockets = {n: _part(x.part or "", SocketPart, where, "nodes", n, "part") for n, x in spec.nodes.items() if x.kind == "socket"}
     switches = {n: _part(x.part or "", SwitchPart, where, "nodes", n, "part") for n, x in spec.nodes.items() if x.kind == "switch"}
-    peers = _peers(spec, where)
-    order, notes = _bus_order(spec, where)
-    return Tree(spec, chains, socket_of, gpus, sockets, switches, peers, order, (*notes, *_remarks(spec)))
+    nics = {n: _part(x.part, NicPart, where, "nodes", n, "part") for n, x in spec.nodes.items() if x.kind == "nic" and x.part}
+    host_of = {name: spec.nodes[socket].parent or "" for name, socket in socket_of.items()}
+    host_of |= {name: spec.nodes[name].parent or "" for name in sockets}
+    peers = _peers(spec, host_of, where)
+    order, notes = _bus_order(spec, host_of, where)
+    chips = _chips(spec, host_of, where)
+    remarks = (*notes, *_remarks(spec))
+    return Tree(spec, chains, socket_of, gpus, sockets, switches, peers, order, host_of, nics, chips, remarks)
 
 
 def check_raw(data: object, where: Where) -> None:
@@ -142,11 +157,6 @@ def check_raw(data: object, where: Where) -> None:
 
 def _check_kinds(spec: TopologySpec, where: Where) -> None:
     hosts = [name for name, node in spec.nodes.items() if node.kind == "host"]
-    if len(hosts) > 1:
-        raise NoDataError(f"{where.at('nodes', hosts[1])}: several hosts are not modelled yet; describe one box per file")
-    for name, node in spec.nodes.items():
-        if node.kind == "fabric":
-            raise NoDataError(f"{where.at('nodes', name)}: a network fabric is not modelled yet; describe one box per file")
     sockets = {name: node for name, node in spec.nodes.items() if node.kind == "socket"}
     if not sockets:
         raise where.error("no node of kind socket: the tree has no root; add one with a part such as generic-amd", "nodes")
@@ -161,7 +171,7 @@ def _check_node(spec: TopologySpec, name: str, node: NodeSpec, where: Where) -> 
     place = ("nodes", name)
     allowed = PARENTS[node.kind]
     if node.parent is None:
-        if node.kind not in ("host", "socket"):
+        if node.kind not in _NO_PARENT:
             raise where.error(f"a {node.kind} needs a parent ({' or '.join(allowed)}): it has no way to a root", *place)
     else:
         parent = spec.nodes.get(node.parent)
@@ -170,7 +180,8 @@ def _check_node(spec: TopologySpec, name: str, node: NodeSpec, where: Where) -> 
         if node.parent == name:
             raise where.error("a node cannot be its own parent (cycle)", *place, "parent")
         if not allowed:
-            raise where.error(f"a {node.kind} has no parent; remove the key", *place, "parent")
+            joined = "; join it by `peers`" if node.kind == "fabric" else ""
+            raise where.error(f"a {node.kind} has no parent; remove the key{joined}", *place, "parent")
         if parent.kind not in allowed:
             hint = "; put a root_port between" if node.kind == "switch" and parent.kind == "socket" else ""
             raise where.error(
@@ -179,9 +190,13 @@ def _check_node(spec: TopologySpec, name: str, node: NodeSpec, where: Where) -> 
     if node.kind in _NEEDS_PART and node.part is None:
         raise where.error(f"a {node.kind} needs a part, for example `part: {_EXAMPLE_PART[node.kind]}`", *place)
     if node.kind in _NO_PART and node.part is not None:
-        raise where.error(f"a {node.kind} takes no part; remove the key (its socket's part describes it)", *place, "part")
-    if node.kind in _NO_LINK and (node.link is not None or node.links != 1):
-        raise where.error(f"a {node.kind} has no PCIe link to a parent; remove the key", *place, "link" if node.link else "links")
+        whose = "the parts of its `peers` describe" if node.kind == "fabric" else "its socket's part describes"
+        raise where.error(f"a {node.kind} takes no part; remove the key ({whose} it)", *place, "part")
+    if node.kind in _NO_LINK and (node.link is not None or node.links != 1 or node.half_duplex):
+        key = "link" if node.link else "links" if node.links != 1 else "half_duplex"
+        raise where.error(f"a {node.kind} has no PCIe link to a parent; remove the key", *place, key)
+    if node.chip is not None and node.kind != "switch":
+        raise where.error(f"a {node.kind} is no part of a switch chip; remove the key", *place, "chip")
 
 
 def _climb(spec: TopologySpec, name: str, where: Where) -> tuple[tuple[str, ...], str | None]:
@@ -217,7 +232,7 @@ def _part(part: str, kind: type[SpecT], where: Where, *keys: str | int) -> SpecT
         raise InputError(f"{where.at(*keys)}: {exc}") from exc
 
 
-def _peers(spec: TopologySpec, where: Where) -> tuple[Peer, ...]:
+def _peers(spec: TopologySpec, host_of: Mapping[str, str], where: Where) -> tuple[Peer, ...]:
     found: dict[frozenset[str], Peer] = {}
     for index, peer in enumerate(spec.peers):
         place = ("peers", index)
@@ -225,19 +240,46 @@ def _peers(spec: TopologySpec, where: Where) -> tuple[Peer, ...]:
             if name not in spec.nodes:
                 raise InputError(f"{where.at(*place)}: {unknown_name('node', name, spec.nodes)}")
         first, second = (spec.nodes[name].kind for name in peer.between)
-        if {first, second} == {"nic"} or "fabric" in (first, second):
-            raise NoDataError(f"{where.at(*place)}: peers of a {first} are not modelled yet")
-        if first != second or first not in ("socket", "gpu"):
-            raise where.error(f"between a {first} and a {second}; a peer joins two sockets or two gpus", *place)
+        network = first in _NETWORK and second in _NETWORK
+        if not network and (first != second or first not in ("socket", "gpu")):
+            raise where.error(
+                f"between a {first} and a {second}; a peer joins two sockets or two gpus, or a nic to a fabric or a nic", *place
+            )
         part = _part(peer.part, InterconnectPart, where, *place, "part")
-        role = "socket" if first == "socket" else "nvlink"
+        role = "fabric" if network else "socket" if first == "socket" else "nvlink"
         if part.role != role:
-            raise where.error(f"part {part.name} is for role {part.role}; between two {first}s it takes one of role {role}", *place, "part")
+            raise where.error(
+                f"part {part.name} is for role {part.role}; between a {first} and a {second} it takes one of role {role}", *place, "part"
+            )
+        for name in peer.between:
+            if spec.nodes[name].kind == "nic" and spec.nodes[name].part is None:
+                raise where.error("a nic on a network needs a part, for example `part: connectx-7`", "nodes", name)
+        if not network and len({host_of[name] for name in peer.between}) > 1:
+            raise where.error(f"{' and '.join(peer.between)} are in different hosts; only network cards join hosts", *place)
         pair = frozenset(peer.between)
         if pair in found:
             raise where.error(f"{' and '.join(peer.between)} are joined twice; a part stands for all their links together", *place)
         found[pair] = Peer("~".join(peer.between), peer.between, part)
     return tuple(found.values())
+
+
+def _chips(spec: TopologySpec, host_of: Mapping[str, str], where: Where) -> dict[str, str]:
+    """Labels of the virtual switches; all of one label have one part and stand in one host."""
+    found: dict[str, str] = {}
+    first: dict[str, str] = {}
+    for name, node in spec.nodes.items():
+        if node.chip is None:
+            continue
+        mate = first.setdefault(node.chip, name)
+        if spec.nodes[mate].part != node.part or host_of[mate] != host_of[name]:
+            raise where.error(
+                f"{name} and {mate} cannot be one chip: other {'hosts' if host_of[mate] != host_of[name] else 'parts'}",
+                "nodes",
+                name,
+                "chip",
+            )
+        found[name] = node.chip
+    return found
 
 
 def bus_key(text: str) -> tuple[int, int, int, int] | None:
@@ -253,11 +295,16 @@ def bus_key(text: str) -> tuple[int, int, int, int] | None:
     return int(domain or "0", 16), int(bus, 16), int(device, 16), int(function or "0")
 
 
-def _bus_order(spec: TopologySpec, where: Where) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """GPUs by bus id when every GPU has one, else as in the file; and a remark when only some have one."""
+def _bus_order(spec: TopologySpec, host_of: Mapping[str, str], where: Where) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """GPUs by bus id when every GPU has one, else as in the file; and a remark when only some have one.
+
+    Ranks are counted host by host, as launchers do: hosts in the order of the file, the order above inside each.
+    """
+    hosts = {name: place for place, name in enumerate(name for name, node in spec.nodes.items() if node.kind == "host")}
     gpus = [name for name, node in spec.nodes.items() if node.kind == "gpu"]
+    gpus.sort(key=lambda name: hosts.get(host_of[name], 0))
     keys: dict[str, tuple[int, int, int, int]] = {}
-    seen: dict[tuple[int, int, int, int], str] = {}
+    seen: dict[tuple[str, tuple[int, int, int, int]], str] = {}
     for name in gpus:
         bus = spec.nodes[name].bus
         if bus is None:
@@ -265,12 +312,13 @@ def _bus_order(spec: TopologySpec, where: Where) -> tuple[tuple[str, ...], tuple
         key = bus_key(bus)
         if key is None:
             raise where.error(f"{bus!r} is not a bus id; write it like 0000:c1:00.0", "nodes", name, "bus")
-        if key in seen:
-            raise where.error(f"bus id {bus} is already {seen[key]}'s", "nodes", name, "bus")
+        here = (host_of[name], key)
+        if here in seen:
+            raise where.error(f"bus id {bus} is already {seen[here]}'s", "nodes", name, "bus")
         keys[name] = key
-        seen[key] = name
+        seen[here] = name
     if keys and len(keys) == len(gpus):
-        return tuple(sorted(gpus, key=keys.__getitem__)), ()
+        return tuple(sorted(gpus, key=lambda name: (hosts.get(host_of[name], 0), keys[name]))), ()
     note = (f"{len(keys)} of {len(gpus)} GPUs have a bus id: ranks follow the order of the file",) if keys else ()
     return tuple(gpus), note
 
@@ -278,9 +326,11 @@ def _bus_order(spec: TopologySpec, where: Where) -> tuple[tuple[str, ...], tuple
 def _remarks(spec: TopologySpec) -> list[str]:
     """What a reader should know about how the file was taken."""
     notes: list[str] = []
-    nics = [name for name, node in spec.nodes.items() if node.kind == "nic"]
+    nics = [name for name, node in spec.nodes.items() if node.kind == "nic" and node.part is None]
     if nics:
-        notes.append(f"network cards ({', '.join(nics[:8])}) are part of the tree, but no route uses them yet")
+        notes.append(f"network cards ({', '.join(nics[:8])}) have no part: they are part of the tree, but no route uses them")
+    if any(node.kind == "fabric" for node in spec.nodes.values()):
+        notes.append("a fabric passes everything that its cards send (no oversubscription)")
     for name, node in spec.nodes.items():
         if node.kind == "root_port" and node.link is None:
             below = [child for child, other in spec.nodes.items() if other.parent == name]

@@ -202,10 +202,6 @@ def test_no_data_is_exit_code_3(capsys: Capture, tmp_path: Path) -> None:
     refused(["model", "show", str(path)], capsys, "config.json", code=NoDataError.exit_code)
 
 
-def test_a_network_transport_is_exit_code_3(capsys: Capture) -> None:
-    refused([*CALL, "--size", "1K", "--env", "NCCL_SHM_DISABLE=1", "--env", "NCCL_P2P_DISABLE=1"], capsys, "network", code=3)
-
-
 def broken(*_args: object, **_options: object) -> None:
     raise KeyError("an\nodd\x1bkey")
 

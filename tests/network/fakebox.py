@@ -57,6 +57,10 @@ class FakeBox:
     def gpu_spec(self, node: str) -> SimpleNamespace:
         return SimpleNamespace(compute_capability="9.0")
 
+    @property
+    def collapses(self) -> dict[str, object]:
+        return {}
+
     def capacities(self) -> dict[str, float]:
         return {name: capacity.rate.value for name, capacity in self.links.items()}
 

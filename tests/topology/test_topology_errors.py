@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pcie_sim.errors import InputError, NoDataError, UnknownNameError
+from pcie_sim.errors import InputError, UnknownNameError
 from pcie_sim.specs.machine import TopologySpec
 from pcie_sim.topology import from_spec, load_topology
 
@@ -133,6 +133,48 @@ BROKEN = [
         r"two trees: cpu0",
         id="two trees",
     ),
+    pytest.param(GPU1, GPU1.replace("}", ", chip: A}"), 8, r"nodes\.gpu1\.chip: a gpu is no part of a switch chip", id="chip of a gpu"),
+    pytest.param(
+        SW0,
+        SW0.replace("}", ", chip: A}") + "\n  sw1: {kind: switch, part: pex890xx, parent: rp0, chip: A}",
+        7,
+        r"sw1 and sw0 cannot be one chip: other parts",
+        id="chip of two parts",
+    ),
+    pytest.param("parent: cpu0}", "parent: cpu0, half_duplex: true}", 5, r"half_duplex needs a link", id="half duplex without link"),
+    pytest.param("epyc-turin}", "epyc-turin, half_duplex: true}", 4, r"nodes\.cpu0\.half_duplex: a socket has no", id="half-duplex socket"),
+    pytest.param(ENV, "env: {}, max_payload: 1024", 9, r"settings\.max_payload", id="payload"),
+    pytest.param(ENV, "env: {}, conditions: [slow]", 9, r"settings\.conditions\.0", id="condition"),
+    pytest.param(ENV, "env: {NCCL_NET_GDR_LEVEL: near}", 9, r"NCCL_NET_GDR_LEVEL='near' is not a level", id="gdr level"),
+    pytest.param(
+        "nodes:\n", "nodes:\n  f: {kind: fabric, part: pm50100}\n", 4, r"nodes\.f\.part: a fabric takes no part", id="fabric part"
+    ),
+    pytest.param(
+        "nodes:\n", "nodes:\n  f: {kind: fabric, parent: cpu0}\n", 4, r"a fabric has no parent; .*by `peers`", id="fabric with a parent"
+    ),
+    pytest.param(
+        "settings:",
+        "peers: [{between: [nic0, f], part: infiniband-ndr}]\nsettings:".replace(
+            "peers", "  f: {kind: fabric}\n  nic0: {kind: nic, parent: sw0}\npeers"
+        ),
+        10,
+        r"nodes\.nic0: a nic on a network needs a part",
+        id="nic without part",
+    ),
+    pytest.param(
+        "settings:",
+        "  f: {kind: fabric}\n  n: {kind: nic, part: connectx-7, parent: sw0}\npeers: [{between: [n, f], part: xgmi-turin}]\nsettings:",
+        11,
+        r"peers\.0\.part: .*between a nic and a fabric it takes one of role fabric",
+        id="network role",
+    ),
+    pytest.param(
+        "settings:",
+        "peers: [{between: [gpu0, sw0], part: infiniband-ndr}]\nsettings:",
+        9,
+        r"or a nic to a fabric or a nic",
+        id="peer of gpu",
+    ),
     pytest.param("schema: pcie-sim/topology/1", "schema: pcie-sim/model/1", 1, r"schema: .*pcie-sim/topology/1", id="schema"),
     pytest.param("  cpu0", " cpu0", 5, r"broken YAML", id="indentation"),
 ]
@@ -174,17 +216,6 @@ def test_unknown_parts_are_unknown_names(tmp_path: Path) -> None:
 def test_files_without_a_box(tmp_path: Path, text: str, says: str) -> None:
     with pytest.raises(InputError, match=says):
         load_topology(write(tmp_path, text))
-
-
-def test_what_has_no_model_yet(tmp_path: Path) -> None:
-    two = GOOD.replace("nodes:\n", "nodes:\n  h0: {kind: host}\n  h1: {kind: host}\n")
-    fabric = GOOD.replace("nodes:\n", "nodes:\n  f: {kind: fabric}\n")
-    for text, line in ((two, 5), (fabric, 4)):
-        path = write(tmp_path, text)
-        with pytest.raises(NoDataError, match="not modelled yet") as caught:
-            load_topology(path)
-        assert caught.value.exit_code == 3
-        assert str(caught.value).startswith(f"{path}:{line}: ")
 
 
 def test_one_host_and_network_cards_are_fine(tmp_path: Path) -> None:

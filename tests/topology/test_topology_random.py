@@ -49,7 +49,7 @@ def make(data: dict[str, Any]) -> Topology:
 
 
 def mirrored(link: str) -> str:
-    swap = {"up": "dn", "dn": "up", "fwd": "rev", "rev": "fwd", "mem": "mem"}
+    swap = {"up": "dn", "dn": "up", "fwd": "rev", "rev": "fwd", "mem": "mem", "both": "both"}
     node, way = link.rsplit(".", 1)
     return f"{node}.{swap[way]}"
 
@@ -130,3 +130,119 @@ def test_capacities_are_positive_and_sourced(data: dict[str, Any]) -> None:
         if capacity.rate.low is not None and capacity.rate.high is not None:
             assert capacity.rate.low <= capacity.rate.value <= capacity.rate.high
     assert all(top.links[f"{gpu}.up"].rate == top.links[f"{gpu}.dn"].rate for gpu in top.gpus)
+
+
+def ports_apart(data: dict[str, Any]) -> dict[str, Any]:
+    """A root port of its own for each device that stands on one (a shared port turns at the root complex)."""
+    nodes = data["nodes"]
+    for name, node in list(nodes.items()):
+        parent = node.get("parent")
+        if parent in nodes and nodes[parent]["kind"] == "root_port":
+            nodes[f"{parent}-{name}"] = dict(nodes[parent])
+            node["parent"] = f"{parent}-{name}"
+    return data
+
+
+def above(nodes: dict[str, dict[str, Any]], name: str) -> set[str]:
+    """All nodes over ``name``."""
+    found: set[str] = set()
+    while "parent" in nodes[name]:
+        name = nodes[name]["parent"]
+        found.add(name)
+    return found
+
+
+@given(specs(), st.data())
+def test_half_duplex_adds_one_capacity_and_moves_nothing(data: dict[str, Any], draw: st.DataObject) -> None:
+    plain = make(data)
+    devices = [name for name, node in data["nodes"].items() if f"{name}.up" in plain.links and node["kind"] != "socket"]
+    slow = draw.draw(st.sets(st.sampled_from(devices)))
+    acs = draw.draw(st.sampled_from(["on", "off"]))
+    nodes = {name: {**node, "half_duplex": True} if name in slow else node for name, node in data["nodes"].items()}
+    top = make({**data, "nodes": nodes}).with_settings(acs=acs)  # type: ignore[arg-type]
+    plain = plain.with_settings(acs=acs)  # type: ignore[arg-type]
+    assert set(top.links) - set(plain.links) == {f"{name}.both" for name in slow}
+    for a, b in itertools.permutations(top.gpus, 2):
+        for mine, theirs in ((top.route(a, b), plain.route(a, b)), (top.host_route(a, b), plain.host_route(a, b))):
+            assert tuple(link for link in mine.links if not link.endswith(".both")) == theirs.links
+            assert mine.latency == theirs.latency
+            for name in slow:
+                once = mine.links.count(f"{name}.up") + mine.links.count(f"{name}.dn")
+                assert mine.links.count(f"{name}.both") == once
+        assert tuple(mirrored(link) for link in reversed(top.route(a, b).links)) == top.route(b, a).links
+
+
+@given(specs(), st.data())
+def test_virtual_switches_of_a_chip_change_peer_routes_only(data: dict[str, Any], draw: st.DataObject) -> None:
+    """The library's view, staging and ACS ignore chips; the peer route is the graph's shortest path with the chip's inner edge."""
+    nodes = ports_apart(data)["nodes"]
+    top_level = [n for n, node in nodes.items() if node["kind"] == "switch" and nodes[node["parent"]]["kind"] == "root_port"]
+    part = draw.draw(st.sampled_from(["pm50100", "pex890xx"]))
+    nodes |= {name: {**nodes[name], "part": part} for name in top_level}
+    plain = make(data)
+    nodes |= {name: {**nodes[name], "chip": "A"} for name in top_level}
+    chipped = make(data)
+    graph = chipped.to_networkx()
+    for a, b in itertools.permutations(chipped.gpus, 2):
+        assert chipped.path_type(a, b) == plain.path_type(a, b)
+        assert chipped.host_route(a, b).links == plain.host_route(a, b).links
+        assert chipped.with_settings(acs="on").route(a, b).links == plain.with_settings(acs="on").route(a, b).links
+        assert set(chipped.route(a, b).links) <= set(plain.route(a, b).links)
+        if not all(any(name in above(nodes, gpu) for name in top_level) for gpu in (a, b)):
+            assert chipped.route(a, b) == plain.route(a, b)
+            continue
+        way = nx.shortest_path(graph, a, b)
+        names = [graph.edges[edge]["name"] for edge in itertools.pairwise(way)]
+        assert chipped.route(a, b).links == tuple(name for name in names if name is not None)
+
+
+@st.composite
+def two_hosts(draw: st.DrawFn) -> dict[str, Any]:
+    """Two random trees with one or two network cards each, on one fabric."""
+    nodes: dict[str, dict[str, Any]] = {"fabric": {"kind": "fabric"}}
+    peers: list[dict[str, Any]] = []
+    for host in ("ha", "hb"):
+        tree = draw(specs())
+        nodes[host] = {"kind": "host"}
+        rename = {name: f"{host}-{name}" for name in tree["nodes"]}
+        for name, node in tree["nodes"].items():
+            parent = rename[node["parent"]] if "parent" in node else host
+            nodes[rename[name]] = {**node, "parent": parent}
+        peers += [{**peer, "between": [rename[end] for end in peer["between"]]} for peer in tree["peers"]]
+        places = [rename[name] for name, node in tree["nodes"].items() if node["kind"] != "gpu"]
+        for i in range(draw(st.integers(1, 2))):
+            nodes[f"{host}-nic{i}"] = {"kind": "nic", "part": draw(st.sampled_from(["connectx-7", "nic-100gbe"]))}
+            nodes[f"{host}-nic{i}"]["parent"] = draw(st.sampled_from(places))
+            peers.append({"between": [f"{host}-nic{i}", "fabric"], "part": "ethernet-400g"})
+    return {"schema": "pcie-sim/topology/1", "name": "t", "nodes": nodes, "peers": peers}
+
+
+@given(two_hosts(), st.sampled_from(["on", "off"]), st.sampled_from(["PIX", "PXB", "SYS"]), st.sampled_from(["0", "1"]))
+def test_routes_between_hosts(data: dict[str, Any], acs: str, level: str, no_rdma: str) -> None:
+    top = make(data).with_settings(acs=acs, env={"NCCL_NET_GDR_LEVEL": level, "NCCL_IB_DISABLE": no_rdma})  # type: ignore[arg-type]
+    assert [top.host_of(gpu) for gpu in top.gpus] == sorted(top.host_of(gpu) for gpu in top.gpus)
+    for a, b in itertools.permutations(top.gpus, 2):
+        far = top.host_of(a) != top.host_of(b)
+        route = top.path(a, b)
+        assert (route.path_type == "NET") == far
+        assert set(route.links) <= set(top.links)
+        if not far:
+            assert route.transport in ("P2P", "SHM")
+            continue
+        assert top.transport(a, b).kind == route.transport == "NET"
+        assert (route.links[0], route.links[-1]) == (f"{a}.up", f"{b}.dn")
+        out = [link for link in route.links if link.endswith("~fabric.fwd")]
+        back = [link for link in route.links if link.endswith("~fabric.rev")]
+        assert len(out) == len(back) == 1
+        assert out[0].startswith(top.host_of(a))
+        assert back[0].startswith(top.host_of(b))
+        passes = {top.socket_of(gpu): route.links.count(f"{top.socket_of(gpu)}.mem") for gpu in (a, b)}
+        if route.network == "net-sockets":
+            assert set(passes.values()) == {4}
+        else:
+            assert no_rdma == "0"
+            assert set(passes.values()) <= {0, 2}
+        assert not [link for link in route.links if link.endswith(".mem") and link[:-4] not in passes]
+        if acs == "off" and level == "SYS" and route.network == "net-rdma":  # direct where the driver grants peer access
+            granted = {gpu: top.gpu_spec(gpu).p2p.stock_driver != "no" for gpu in (a, b)}
+            assert all((passes[top.socket_of(gpu)] == 0) == granted[gpu] for gpu in (a, b))

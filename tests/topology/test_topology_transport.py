@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from pcie_sim.errors import InputError, NoDataError
+from pcie_sim.errors import InputError
 from pcie_sim.specs.machine import CclSettings, SettingsSpec
 from pcie_sim.topology import LEVELS, load_topology, parse_level
 from pcie_sim.topology.policy import Pair, decide
@@ -164,11 +164,12 @@ def test_shipped_boxes(box: str, settings: dict[str, Any], a: str, b: str, expec
     assert top.path(a, b) == (top.route(a, b) if expected == "P2P" else top.host_route(a, b))
 
 
-def test_network_transport_has_no_route_yet() -> None:
+def test_network_transport_inside_a_host_is_a_loopback_through_sockets() -> None:
     top = load_topology("rtx-pro-6000-8x-direct-1socket").with_settings(env={"NCCL_SHM_DISABLE": 1})
-    assert top.transport("gpu0", "gpu1").kind == "NET"
-    with pytest.raises(NoDataError, match="over the network"):
-        top.path("gpu0", "gpu1")
+    chosen = top.transport("gpu0", "gpu1")
+    assert chosen.kind == "NET"
+    assert chosen.reason.endswith("NCCL_SHM_DISABLE leaves the network: by sockets inside the host, through host memory")
+    assert top.path("gpu0", "gpu1").network == "net-sockets"
 
 
 def test_with_settings_merges_and_checks() -> None:
