@@ -1,4 +1,4 @@
-"""Direct algorithms: every message goes straight from its sender to its receiver."""
+"""Direct algorithms: every message goes straight from its sender to its receiver, all at once or pair by pair."""
 
 from __future__ import annotations
 
@@ -12,10 +12,7 @@ def all_to_all(ranks: int, fractions: Fractions | None = None) -> Schedule:
     """All pairs at once: one step, nothing ordered (NCCL batches up to eight peers per channel, so on a box of eight GPUs
     every peer is in flight together: NVIDIA/nccl src/enqueue.cc). Pairs with nothing to send have no transfer.
     """
-    if ranks * (ranks - 1) > MAX_TRANSFERS:
-        raise InputError(f"all_to_all on {ranks} ranks has {ranks * (ranks - 1)} messages; at most {MAX_TRANSFERS} are unrolled")
-    share = 1.0 / ranks
-    matrix = fractions if fractions is not None else ((share,) * ranks,) * ranks
+    matrix = _shares(ranks, fractions)
     # as the library schedules it: in turn k every rank sends to the k-th next one
     transfers = tuple(
         Transfer(src, dst, matrix[src][dst], (), 0, (src * ranks + dst,))
@@ -27,16 +24,44 @@ def all_to_all(ranks: int, fractions: Fractions | None = None) -> Schedule:
     return Schedule("all_to_all", "direct", ranks, transfers, 1, tuple(item for row in matrix for item in row))
 
 
+@register("all_to_all", "pairwise")
+def pairwise(ranks: int, fractions: Fractions | None = None) -> Schedule:
+    """n - 1 rounds with a barrier between partners: in round k rank i sends to i + k and receives from i - k (mod n), and a round's
+    exchange starts when both its partners have ended their round before. Pairs with nothing to send have no transfer.
+    """
+    matrix = _shares(ranks, fractions)
+    transfers: list[Transfer] = []
+    steps = 0
+    ended: list[tuple[int, ...]] = [()] * ranks  # the transfers of the latest round in which each rank had any
+    for turn in range(1, ranks):
+        touched: dict[int, list[int]] = {}
+        for src in range(ranks):
+            dst = (src + turn) % ranks
+            if matrix[src][dst] > 0:
+                deps = tuple(sorted({*ended[src], *ended[dst]}))
+                touched.setdefault(src, []).append(len(transfers))
+                touched.setdefault(dst, []).append(len(transfers))
+                transfers.append(Transfer(src, dst, matrix[src][dst], deps, steps, (src * ranks + dst,)))
+        for rank, items in touched.items():
+            ended[rank] = tuple(items)
+        steps += bool(touched)
+    return Schedule("all_to_all", "pairwise", ranks, tuple(transfers), steps, tuple(item for row in matrix for item in row))
+
+
+def _shares(ranks: int, fractions: Fractions | None) -> Fractions:
+    if ranks * (ranks - 1) > MAX_TRANSFERS:
+        raise InputError(f"all_to_all on {ranks} ranks has {ranks * (ranks - 1)} messages; at most {MAX_TRANSFERS} are unrolled")
+    return fractions if fractions is not None else ((1.0 / ranks,) * ranks,) * ranks
+
+
 @register("send_recv", "direct")
-def send(ranks: int, fractions: Fractions | None = None) -> Schedule:
+def send(ranks: int) -> Schedule:
     """Rank 0 sends the message to rank 1; further ranks stand by."""
-    del fractions
     return Schedule("send_recv", "direct", ranks, (Transfer(0, 1, 1.0, (), 0, (0,)),), 1, (1.0,))
 
 
 @register("send_recv", "chain")
-def chain(ranks: int, fractions: Fractions | None = None) -> Schedule:
+def chain(ranks: int) -> Schedule:
     """The message hops 0 -> 1 -> ... -> n - 1, whole, each rank sending on what it has received (a pipeline's hops)."""
-    del fractions
     transfers = tuple(Transfer(rank, rank + 1, 1.0, (rank - 1,) if rank else (), rank, (0,)) for rank in range(ranks - 1))
     return Schedule("send_recv", "chain", ranks, transfers, ranks - 1, (1.0,))
