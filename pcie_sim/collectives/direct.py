@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pcie_sim.collectives.registry import MAX_TRANSFERS, Fractions, register
+from pcie_sim.collectives.rounds import Rounds
 from pcie_sim.collectives.schedule import Schedule, Transfer
 from pcie_sim.errors import InputError
 
@@ -26,26 +27,17 @@ def all_to_all(ranks: int, fractions: Fractions | None = None) -> Schedule:
 
 @register("all_to_all", "pairwise")
 def pairwise(ranks: int, fractions: Fractions | None = None) -> Schedule:
-    """n - 1 rounds with a barrier between partners: in round k rank i sends to i + k and receives from i - k (mod n), and a round's
-    exchange starts when both its partners have ended their round before. Pairs with nothing to send have no transfer.
+    """In n - 1 rounds with a barrier between partners: in round k rank i sends to i + k and receives from i - k (mod n), and an
+    exchange starts when both its ranks have ended their round before. Pairs with nothing to send have no transfer.
     """
     matrix = _shares(ranks, fractions)
-    transfers: list[Transfer] = []
-    steps = 0
-    ended: list[tuple[int, ...]] = [()] * ranks  # the transfers of the latest round in which each rank had any
+    rounds = Rounds(ranks, [item for row in matrix for item in row])
     for turn in range(1, ranks):
-        touched: dict[int, list[int]] = {}
         for src in range(ranks):
             dst = (src + turn) % ranks
-            if matrix[src][dst] > 0:
-                deps = tuple(sorted({*ended[src], *ended[dst]}))
-                touched.setdefault(src, []).append(len(transfers))
-                touched.setdefault(dst, []).append(len(transfers))
-                transfers.append(Transfer(src, dst, matrix[src][dst], deps, steps, (src * ranks + dst,)))
-        for rank, items in touched.items():
-            ended[rank] = tuple(items)
-        steps += bool(touched)
-    return Schedule("all_to_all", "pairwise", ranks, tuple(transfers), steps, tuple(item for row in matrix for item in row))
+            rounds.send(src, dst, (src * ranks + dst,), meet=True)
+        rounds.next_round()
+    return rounds.schedule("all_to_all", "pairwise")
 
 
 def _shares(ranks: int, fractions: Fractions | None) -> Fractions:

@@ -3,10 +3,13 @@
 reduce_scatter by recursive halving (partners at distance p / 2, p / 4 ... 1, half of what is left each time), all_gather by recursive
 doubling (distance 1, 2 ... p / 2), all_reduce by one after the other: Thakur, Rabenseifner and Gropp, "Optimization of
 collective communication operations in MPICH", IJHPCA 19 (2005). p is the largest power of two up to n; the first 2 (n - p) ranks pair up
-and every even one of them is folded into its odd neighbour before, and gets the result from it after.
+and every even one of them is folded into its odd neighbour before, and gets the result from it after. Partners
+exchange when both are done with the step before (MPI's sendrecv).
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 from pcie_sim.collectives.registry import register, require_at_most
 from pcie_sim.collectives.rounds import Rounds
@@ -28,7 +31,7 @@ class _Fold:
         self.seats = [(guests[rank], rank) if rank in guests else (rank,) for rank in self.core]
 
 
-def _halve(rounds: Rounds, core: list[int], owned: list[tuple[int, ...]]) -> None:
+def _halve(rounds: Rounds, core: list[int], owned: Sequence[tuple[int, ...]]) -> None:
     """Member m ends with the sums of the chunks in ``owned[m]``."""
     distance = len(core) // 2
     while distance:
@@ -36,19 +39,19 @@ def _halve(rounds: Rounds, core: list[int], owned: list[tuple[int, ...]]) -> Non
             partner = member ^ distance
             first = partner & ~(distance - 1)  # the members on the partner's side of this split: they own what is sent
             chunks = [chunk for owner in range(first, first + distance) for chunk in owned[owner]]
-            rounds.send(rank, core[partner], chunks, reduce=True)
+            rounds.send(rank, core[partner], chunks, reduce=True, meet=True)
         rounds.next_round()
         distance //= 2
 
 
-def _double(rounds: Rounds, core: list[int], owned: list[tuple[int, ...]]) -> None:
+def _double(rounds: Rounds, core: list[int], owned: Sequence[tuple[int, ...]]) -> None:
     """Every member gets all chunks, member m having those of ``owned[m]``."""
     distance = 1
     while distance < len(core):
         for member, rank in enumerate(core):
             first = member & ~(distance - 1)
             chunks = [chunk for owner in range(first, first + distance) for chunk in owned[owner]]
-            rounds.send(rank, core[member ^ distance], chunks)
+            rounds.send(rank, core[member ^ distance], chunks, meet=True)
         rounds.next_round()
         distance *= 2
 
@@ -61,12 +64,12 @@ def all_reduce(ranks: int) -> Schedule:
     rounds = Rounds(ranks, (1.0 / count,) * count)
     owned = [(member,) for member in range(count)]
     for even, odd in fold.pairs:
-        rounds.send(even, odd, range(count), reduce=True)
+        rounds.send(even, odd, range(count), reduce=True, meet=True)
     rounds.next_round()
     _halve(rounds, fold.core, owned)
     _double(rounds, fold.core, owned)
     for even, odd in fold.pairs:
-        rounds.send(odd, even, range(count))
+        rounds.send(odd, even, range(count), meet=True)
     rounds.next_round()
     return rounds.schedule("all_reduce", "halving_doubling")
 
@@ -77,11 +80,11 @@ def reduce_scatter(ranks: int) -> Schedule:
     fold = _Fold(ranks)
     rounds = Rounds(ranks, (1.0 / ranks,) * ranks)
     for even, odd in fold.pairs:
-        rounds.send(even, odd, range(ranks), reduce=True)
+        rounds.send(even, odd, range(ranks), reduce=True, meet=True)
     rounds.next_round()
     _halve(rounds, fold.core, fold.seats)
     for even, odd in fold.pairs:
-        rounds.send(odd, even, (even,))
+        rounds.send(odd, even, (even,), meet=True)
     rounds.next_round()
     return rounds.schedule("reduce_scatter", "halving")
 
@@ -92,10 +95,10 @@ def all_gather(ranks: int) -> Schedule:
     fold = _Fold(ranks)
     rounds = Rounds(ranks, (1.0 / ranks,) * ranks)
     for even, odd in fold.pairs:
-        rounds.send(even, odd, (even,))
+        rounds.send(even, odd, (even,), meet=True)
     rounds.next_round()
     _double(rounds, fold.core, fold.seats)
     for even, odd in fold.pairs:
-        rounds.send(odd, even, [chunk for chunk in range(ranks) if chunk != even])
+        rounds.send(odd, even, [chunk for chunk in range(ranks) if chunk != even], meet=True)
     rounds.next_round()
     return rounds.schedule("all_gather", "doubling")

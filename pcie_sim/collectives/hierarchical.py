@@ -12,6 +12,7 @@ et al. 2022).
 from __future__ import annotations
 
 from fractions import Fraction
+from itertools import pairwise
 
 from pcie_sim.collectives.registry import Fractions, Groups, register, require_at_most
 from pcie_sim.collectives.rounds import Rounds
@@ -61,7 +62,7 @@ def all_reduce(ranks: int, groups: Groups | None = None) -> Schedule:
     groups = halves(ranks) if groups is None else groups
     across = len(groups)
     cuts = sorted({Fraction(place, len(group)) for group in groups for place in range(len(group) + 1)})
-    segments = list(zip(cuts, cuts[1:], strict=False))
+    segments = list(pairwise(cuts))
     # every segment is cut once more into one piece per group: the chunks of its ring across
     shares = [float((end - start) / across) for start, end in segments for _ in range(across)]
     rounds = Rounds(ranks, shares)

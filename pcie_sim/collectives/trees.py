@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 
 from pcie_sim.collectives.registry import MAX_TRANSFERS
 from pcie_sim.collectives.schedule import Schedule, Transfer
@@ -70,7 +71,7 @@ class Tree:
 def chain_tree(path: Sequence[int]) -> Tree:
     """``path[0]`` is the root, every further rank hangs on the one before it."""
     found = [-1] * len(path)
-    for above, rank in zip(path, path[1:], strict=False):
+    for above, rank in pairwise(path):
         found[rank] = above
     return Tree(tuple(found))
 

@@ -154,11 +154,15 @@ class Placement:
     @cached_property
     def shares_links(self) -> bool:
         """Whether two streams ever cross the same capacity (host memory and uplinks mostly)."""
-        seen: dict[int, int] = {}
-        for index, route in enumerate(self.routes):
-            for link in route:
-                if seen.setdefault(link, index) != index:
-                    return True
+        streams = [0] * len(self.routes)
+        for index, before in zip(self.of_class, self.previous, strict=True):
+            streams[index] += before < 0
+        seen: set[int] = set()
+        for route, count in zip(self.routes, streams, strict=True):
+            crossed = set(route)
+            if (count > 1 and crossed) or seen & crossed:
+                return True
+            seen |= crossed
         return False
 
 
