@@ -1,6 +1,6 @@
 """Schedules free of size and place: who sends which share to whom, after what; each algorithm proves itself.
 
-A new algorithm is one file with a builder under :func:`register`, imported here; every property test then runs over it.
+A new algorithm is a builder under :func:`register` in a file imported here; every property test then runs over it.
 """
 
 from pcie_sim.collectives import direct, halving, hierarchical, ring, shots, tree

@@ -292,27 +292,30 @@ class _Builder:
         share = self.costs.crowded_share()
         used = Amount(1.0, 0.0, "measured")
         if share.value < 1.0:
-            flows = _fewest_flows(routes, of_class, rounds)
-            gpus = set(self.topology.gpus)
-            for name, index in self.links.items():
-                node, _, direction = name.rpartition(".")
-                if node not in gpus or direction not in ("up", "dn"):
-                    continue
-                other = self.links.get(f"{node}.{'dn' if direction == 'up' else 'up'}")
-                if other is not None and min(flows[index], flows[other]) >= CROWD:
+            ports: list[tuple[int, int]] = []
+            for gpu in self.topology.gpus:
+                up, down = self.links.get(f"{gpu}.up"), self.links.get(f"{gpu}.dn")
+                if up is not None and down is not None:
+                    ports.append((up, down))
+            for port in _crowded(ports, routes, of_class, rounds):
+                for index in port:
                     capacity[index] *= share.value
                     used = share
         return tuple(capacity), tuple(rates), used
 
 
-def _fewest_flows(routes: Sequence[tuple[int, ...]], of_class: Sequence[int], rounds: Sequence[Sequence[int]]) -> dict[int, int]:
-    """For each link the least number of flows over it in a round that uses it."""
-    fewest: dict[int, int] = {}
+def _crowded(
+    ports: list[tuple[int, int]], routes: Sequence[tuple[int, ...]], of_class: Sequence[int], rounds: Sequence[Sequence[int]]
+) -> list[tuple[int, int]]:
+    """The ports with :data:`CROWD` flows or more in and out in every round that uses them."""
+    found = ports
     for items in rounds:
+        if not found:
+            break
         flows: dict[int, int] = {}
         for item in items:
             for link in set(routes[of_class[item]]):
                 flows[link] = flows.get(link, 0) + 1
-        for link, count in flows.items():
-            fewest[link] = min(fewest.get(link, count), count)
-    return fewest
+        used = [(port, [flows.get(link, 0) for link in port]) for port in found]
+        found = [port for port, counts in used if min(counts) >= CROWD or not any(counts)]
+    return found

@@ -248,10 +248,8 @@ def dispatch_fractions(
     if at.shape != (experts,) or at.min() < 0 or at.max() >= ranks:
         raise InputError(f"placement: give {experts} rank numbers from 0 to {ranks - 1}, one per expert")
     weights = popularity.weights(experts)
-    if per_expert:
-        copies = np.bincount(at, weights=_hit_chances(weights, top_k, np.eye(experts, dtype=bool)), minlength=ranks)
-    else:
-        copies = _hit_chances(weights, top_k, at == np.arange(ranks)[:, None])
+    on_rank = at == np.arange(ranks)[:, None]
+    copies = on_rank @ _hit_chances(weights, top_k, np.eye(experts, dtype=bool)) if per_expert else _hit_chances(weights, top_k, on_rank)
     row = tuple(float(share) for share in copies / copies.sum())
     return (row,) * ranks
 
