@@ -17,7 +17,9 @@ def collective(
     topology: TopologyOption,
     size: Annotated[str, typer.Option("--size", metavar="S", help="Message as nccl-tests counts it: 14KiB, 1MB, 16K (binary), 14336.")],
     ranks: Annotated[int | None, typer.Option("--ranks", metavar="N", help="How many GPUs, in bus order; default: all.")] = None,
-    algorithm: Annotated[str, typer.Option("--algorithm", metavar="A", help="Like ring; auto: what the library would choose.")] = "auto",
+    algorithm: Annotated[
+        str, typer.Option("--algorithm", metavar="A", help="Like ring, tree or one_shot_push; auto: what the library would choose.")
+    ] = "auto",
     protocol: Annotated[
         str, typer.Option("--protocol", metavar="P", help="LL, LL128 or Simple; auto: what the library would choose.")
     ] = "auto",

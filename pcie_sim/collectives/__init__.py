@@ -1,14 +1,15 @@
 """Schedules free of size and place: who sends which share to whom, after what; each algorithm proves itself.
 
-A new algorithm is one file with a builder under :func:`register`, imported here; every property test then runs over it.
+A new algorithm is a builder under :func:`register` in a file imported here; every property test then runs over it.
 """
 
-from pcie_sim.collectives import direct, ring
-from pcie_sim.collectives.registry import OPS, algorithms, build_schedule, default_algorithm, register
+from pcie_sim.collectives import direct, halving, hierarchical, ring, shots, tree
+from pcie_sim.collectives.registry import OPS, Groups, algorithms, build_schedule, default_algorithm, options_of, register
 from pcie_sim.collectives.schedule import Schedule, ScheduleError, Transfer
 
 __all__ = [
     "OPS",
+    "Groups",
     "Schedule",
     "ScheduleError",
     "Transfer",
@@ -16,6 +17,11 @@ __all__ = [
     "build_schedule",
     "default_algorithm",
     "direct",
+    "halving",
+    "hierarchical",
+    "options_of",
     "register",
     "ring",
+    "shots",
+    "tree",
 ]

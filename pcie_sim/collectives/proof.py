@@ -26,7 +26,7 @@ def initial_state(schedule: Schedule) -> list[State]:
     if op in ("all_reduce", "reduce_scatter", "reduce"):
         return [dict.fromkeys(chunks, frozenset((rank,))) for rank in ranks]
     if op == "all_gather":
-        return [{rank: frozenset((rank,))} for rank in ranks]
+        return [{chunk: frozenset((rank,)) for chunk in chunks if _owner(schedule, chunk) == rank} for rank in ranks]
     if op == "all_to_all":
         return [{rank * schedule.ranks + dst: frozenset((rank,)) for dst in ranks} for rank in ranks]
     return [dict.fromkeys(chunks, frozenset((0,))) if rank == 0 else {} for rank in ranks]
@@ -40,11 +40,11 @@ def promised_state(schedule: Schedule) -> list[State]:
     if op == "all_reduce":
         return [dict.fromkeys(chunks, everyone) for _ in ranks]
     if op == "reduce_scatter":
-        return [{rank: everyone} for rank in ranks]
+        return [{chunk: everyone for chunk in chunks if _owner(schedule, chunk) == rank} for rank in ranks]
     if op == "reduce":
         return [dict.fromkeys(chunks, everyone) if rank == 0 else {} for rank in ranks]
     if op == "all_gather":
-        return [{chunk: frozenset((chunk,)) for chunk in chunks} for _ in ranks]
+        return [{chunk: frozenset((_owner(schedule, chunk),)) for chunk in chunks} for _ in ranks]
     if op == "all_to_all":
         n = schedule.ranks
         return [{src * n + rank: frozenset((src,)) for src in ranks if schedule.chunk_fractions[src * n + rank] > 0} for rank in ranks]
@@ -54,6 +54,11 @@ def promised_state(schedule: Schedule) -> list[State]:
     if op == "broadcast":
         return [dict.fromkeys(chunks, frozenset((0,))) for _ in ranks]
     raise ScheduleError(f"op {op!r} has no promised result")
+
+
+def _owner(schedule: Schedule, chunk: int) -> int:
+    """all_gather, reduce_scatter: the rank whose part of the message the chunk belongs to (equal numbers of chunks each)."""
+    return chunk * schedule.ranks // len(schedule.chunk_fractions)
 
 
 def _fail(schedule: Schedule, index: int, what: str) -> ScheduleError:
@@ -67,6 +72,8 @@ def _shape(schedule: Schedule) -> None:
     for share in schedule.chunk_fractions:
         if not math.isfinite(share) or share < 0:
             raise ScheduleError(f"{schedule.op}/{schedule.algorithm}: a chunk has the share {share}")
+    if schedule.op in ("all_gather", "reduce_scatter") and len(schedule.chunk_fractions) % schedule.ranks:
+        raise ScheduleError(f"{schedule.op}/{schedule.algorithm}: {len(schedule.chunk_fractions)} chunks do not divide over the ranks")
     if schedule.op != "all_to_all" and not fractions_equal(total(schedule.chunk_fractions), 1.0):
         raise ScheduleError(
             f"{schedule.op}/{schedule.algorithm}: the chunks add up to {total(schedule.chunk_fractions)}, not to the message"
@@ -109,11 +116,14 @@ def _happens_before(schedule: Schedule) -> list[int]:
 
 
 def _no_races(schedule: Schedule, before: list[int]) -> None:
-    """Every write of a chunk at a rank is ordered against every other use of it there (two additions may race)."""
+    """Every write of a chunk at a rank is ordered against every other use of it there (two additions may race; sending the own
+    input reads another buffer).
+    """
     uses: dict[tuple[int, int], list[tuple[int, bool, bool]]] = {}
     for index, transfer in enumerate(schedule.transfers):
         for chunk in transfer.chunks:
-            uses.setdefault((transfer.src, chunk), []).append((index, False, False))
+            if not transfer.own_input:
+                uses.setdefault((transfer.src, chunk), []).append((index, False, False))
             uses.setdefault((transfer.dst, chunk), []).append((index, True, transfer.reduce))
     for (rank, chunk), items in uses.items():
         for place, (first, writes, adds) in enumerate(items):
@@ -125,18 +135,18 @@ def _no_races(schedule: Schedule, before: list[int]) -> None:
 
 
 def _run(schedule: Schedule, before: list[int]) -> list[State]:
-    held = initial_state(schedule)
+    held, inputs = initial_state(schedule), initial_state(schedule)
     # an ancestor has strictly fewer ancestors than its descendants, so this order respects happens-before
     order = sorted(range(len(schedule.transfers)), key=lambda index: before[index].bit_count())
     for index in order:
         transfer = schedule.transfers[index]
         for chunk in transfer.chunks:
-            _deliver(schedule, index, transfer, chunk, held)
+            sent = (inputs if transfer.own_input else held)[transfer.src].get(chunk)
+            _deliver(schedule, index, transfer, chunk, sent, held)
     return held
 
 
-def _deliver(schedule: Schedule, index: int, transfer: Transfer, chunk: int, held: list[State]) -> None:
-    sent = held[transfer.src].get(chunk)
+def _deliver(schedule: Schedule, index: int, transfer: Transfer, chunk: int, sent: frozenset[int] | None, held: list[State]) -> None:
     there = held[transfer.dst].get(chunk)
     if sent is None:
         raise _fail(schedule, index, f"rank {transfer.src} does not hold chunk {chunk} by then")

@@ -1,7 +1,7 @@
 """What a schedule is: which rank sends which share of the message to whom, after what. Free of size and of place.
 
 Two rules order the transfers. *Data*: a transfer starts when every transfer in ``deps`` is complete. *Stream*: the transfers
-of one ``(src, dst)`` pair move in the order in which they are listed, one after the other. Nothing else orders them.
+of one ``(src, dst, channel)`` move in the order in which they are listed, one after the other. Nothing else orders them.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Literal
 
 from pcie_sim.errors import PcieSimError
 
@@ -21,7 +22,8 @@ class ScheduleError(PcieSimError):
 class Transfer:
     """One send. ``fraction`` is the share of the message it carries; ``chunks`` names the pieces of data, so that
     :meth:`Schedule.check` can follow them; ``reduce`` adds into what the receiver holds instead of replacing it; ``step`` is
-    the round it belongs to.
+    the round it belongs to; ``channel`` the stream between the two ranks in which it moves. ``own_input`` sends the sender's
+    input as it was before the call: the input buffer is apart from the one that sums are built in, so nothing disturbs it.
     """
 
     src: int
@@ -31,6 +33,8 @@ class Transfer:
     step: int
     chunks: tuple[int, ...]
     reduce: bool = False
+    channel: int = 0
+    own_input: bool = False
 
 
 @dataclass(frozen=True)
@@ -38,7 +42,10 @@ class Schedule:
     """An algorithm unrolled for a number of ranks.
 
     ``chunk_fractions`` is the size of each chunk as a share of the message, by chunk number. For all_to_all chunk
-    ``src * ranks + dst`` is what ``src`` sends to ``dst``; for the other ops the chunks cut the message into pieces.
+    ``src * ranks + dst`` is what ``src`` sends to ``dst``; for the other ops the chunks cut the message into pieces, those of
+    all_gather and reduce_scatter in equal numbers for rank 0, rank 1 and so on. ``access`` says who moves the bytes: the sender
+    (``write``: posted writes into the receiver's memory) or the receiver (``read``: it loads from the sender's). ``channels`` is
+    how many equal copies of the pattern run side by side, each with its share of every edge's bytes.
     """
 
     op: str
@@ -47,14 +54,16 @@ class Schedule:
     transfers: tuple[Transfer, ...]
     steps: int
     chunk_fractions: tuple[float, ...]
+    access: Literal["write", "read"] = "write"
+    channels: int = 1
 
     @cached_property
     def stream_predecessor(self) -> tuple[int, ...]:
-        """For each transfer, the one before it in its ``(src, dst)`` stream, or -1."""
-        last: dict[tuple[int, int], int] = {}
+        """For each transfer, the one before it in its ``(src, dst, channel)`` stream, or -1."""
+        last: dict[tuple[int, int, int], int] = {}
         found: list[int] = []
         for index, transfer in enumerate(self.transfers):
-            stream = (transfer.src, transfer.dst)
+            stream = (transfer.src, transfer.dst, transfer.channel)
             found.append(last.get(stream, -1))
             last[stream] = index
         return tuple(found)

@@ -6,14 +6,15 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 from weakref import WeakKeyDictionary
 
-from pcie_sim.collectives import Schedule, build_schedule
+from pcie_sim.collectives import Schedule, build_schedule, options_of
 from pcie_sim.evidence import weakest
 from pcie_sim.network.conditions import collapsed_uplinks
 from pcie_sim.network.costs import Amount, Costs, add, amount, library_costs
 from pcie_sim.network.events import FlowSet
+from pcie_sim.network.groups import switch_groups
 from pcie_sim.network.library import Beliefs, beliefs
 from pcie_sim.specs.part import Protocol
 
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 Fractions = tuple[tuple[float, ...], ...]
 CROWD = 3
 """Flows in and out of one port from which it counts as crowded (the measurements behind the part's share)."""
+_LIBRARY_ALGORITHMS = ("ring", "tree")
+"""Algorithms that the library runs on its channels, whose number caps an edge."""
 
 
 def _mean(pieces: Sequence[Amount]) -> Amount:
@@ -60,7 +63,8 @@ class Placement:
     """One op on one topology: all groups together.
 
     ``routes`` are the classes' capacities by index into ``links``; ``of_class``, ``fraction``, ``deps`` and ``previous`` are per
-    transfer, ``rounds`` the transfers of each step. ``capacity`` has crowded ports already reduced.
+    transfer, ``rounds`` the transfers of each step. ``capacity`` has crowded ports already reduced. ``access`` says whether the
+    senders write or the receivers read; ``channels`` is the schedule's own number of equal copies.
     """
 
     costs: Costs
@@ -86,6 +90,8 @@ class Placement:
     reasons: tuple[str, ...]
     transport: str
     transport_evidence: Amount
+    access: Literal["write", "read"] = "write"
+    channels: int = 1
     _views: dict[str, View] = field(default_factory=dict)
     _lines: dict[str, Lines] = field(default_factory=dict)
 
@@ -115,10 +121,10 @@ class Placement:
             if route.transport == "SHM" and self.costs.part is not None:
                 slowest = min((self.rate_of[name] for name in route.links if not name.endswith(".mem")), default=math.inf)
                 cap = min(cap, self.costs.share(protocol, "SHM").value * slowest / share)
-            ringed = self.thinks is not None and self.op not in ("all_to_all", "send_recv") and route.path_type != "NVL"
+            ringed = self.thinks is not None and self.algorithm in _LIBRARY_ALGORITHMS and route.path_type != "NVL"
             if ringed:
                 cap = min(cap, self.costs.channel_cap(protocol, route.transport, channels) / share)
-            caps.append(cap)
+            caps.append(cap / self.channels)  # what holds for an edge is cut among the channels on it
         kinds = dict.fromkeys((route.transport, _network(route)) for route in self.class_route)
         widest = max(
             (self.costs.share(protocol, *kind) for kind in kinds), key=lambda item: item.sigma, default=Amount(1.0, 0.0, "measured")
@@ -155,11 +161,15 @@ class Placement:
     @cached_property
     def shares_links(self) -> bool:
         """Whether two streams ever cross the same capacity (host memory and uplinks mostly)."""
-        seen: dict[int, int] = {}
-        for index, route in enumerate(self.routes):
-            for link in route:
-                if seen.setdefault(link, index) != index:
-                    return True
+        streams = [0] * len(self.routes)
+        for index, before in zip(self.of_class, self.previous, strict=True):
+            streams[index] += before < 0
+        seen: set[int] = set()
+        for route, count in zip(self.routes, streams, strict=True):
+            crossed = set(route)
+            if (count > 1 and crossed) or seen & crossed:
+                return True
+            seen |= crossed
         return False
 
 
@@ -168,21 +178,33 @@ _MOST_KEPT = 1024
 
 
 def place(
-    topology: Topology, op: str, groups: Sequence[tuple[str, ...]], *, algorithm: str = "auto", fractions: Fractions | None = None
+    topology: Topology,
+    op: str,
+    groups: Sequence[tuple[str, ...]],
+    *,
+    algorithm: str = "auto",
+    fractions: Fractions | None = None,
+    chunks: int | None = None,
+    channels: int | None = None,
 ) -> Placement:
     """``op`` on every group of GPU nodes (rank order) at the same time; kept per topology.
 
+    ``fractions``, ``chunks`` and ``channels`` as in :func:`pcie_sim.collectives.build_schedule`; a hierarchical algorithm gets the
+    GPUs' own groups (:func:`pcie_sim.network.groups.switch_groups`).
+
     Raises:
-        InputError: unknown op, algorithm or GPU, a GPU twice in a group, or a bad matrix.
+        InputError: unknown op, algorithm or GPU, a GPU twice in a group, a bad matrix, or an option that is not the algorithm's.
         NoDataError: no costs for the library, or no modelled transport between two GPUs.
     """
     kept = _KNOWN.setdefault(topology, {})
-    key = (op, algorithm, tuple(groups), fractions)
+    key = (op, algorithm, tuple(groups), fractions, chunks, channels)
     found = kept.get(key)
     if found is None:
         if len(kept) >= _MOST_KEPT:
             kept.clear()
-        found = kept[key] = _Builder(topology, op).build(groups, algorithm, fractions)
+        builder = _Builder(topology, op)
+        schedules = [builder.schedule(gpus, algorithm, fractions, chunks, channels) for gpus in groups]
+        found = kept[key] = builder.build(groups, schedules)
     return found
 
 
@@ -196,17 +218,20 @@ class _Builder:
         self.pairs: dict[tuple[str, str], Route] = {}
         self.ends: list[Route] = []
 
-    def build(self, groups: Sequence[tuple[str, ...]], algorithm: str, fractions: Fractions | None) -> Placement:
+    def schedule(
+        self, gpus: tuple[str, ...], algorithm: str, fractions: Fractions | None, chunks: int | None, channels: int | None
+    ) -> Schedule:
+        near = switch_groups(self.topology, gpus) if "groups" in options_of(self.op, algorithm) else None
+        return build_schedule(self.op, algorithm, len(gpus), fractions=fractions, groups=near, chunks=chunks, channels=channels)
+
+    def build(self, groups: Sequence[tuple[str, ...]], schedules: Sequence[Schedule]) -> Placement:
         of_class: list[int] = []
         fraction: list[float] = []
         deps: list[tuple[int, ...]] = []
         previous: list[int] = []
         order: list[int] = []
         rounds: list[list[int]] = []
-        schedules: list[Schedule] = []
-        for gpus in groups:
-            schedule = build_schedule(self.op, algorithm, len(gpus), fractions=fractions)
-            schedules.append(schedule)
+        for gpus, schedule in zip(groups, schedules, strict=True):
             offset = len(of_class)
             for transfer in schedule.transfers:
                 of_class.append(self._class(gpus[transfer.src], gpus[transfer.dst]))
@@ -248,6 +273,8 @@ class _Builder:
             reasons=tuple(dict.fromkeys(f"{item.kind}: {item.reason}" for item in pairs.values()))[:3],
             transport="+".join(sorted({route.transport for route in self.class_route})) or "none",
             transport_evidence=Amount(0.0, 0.0, weakest(labels)),
+            access=schedules[0].access,
+            channels=schedules[0].channels,
         )
 
     def _class(self, src: str, dst: str) -> int:
@@ -266,26 +293,23 @@ class _Builder:
     def _capacities(
         self, routes: Sequence[tuple[int, ...]], of_class: Sequence[int], rounds: Sequence[Sequence[int]]
     ) -> tuple[tuple[float, ...], tuple[Amount, ...], Amount]:
-        """Rates by link; in an All-to-All a GPU's port with three or more flows each way reaches only a share of its own; with
-        posted-write collapse in force, an uplink that some round of writes makes collapse has only what is left.
+        """Rates by link; a GPU's port with three or more flows each way in every round that uses it (an exchange of all pairs)
+        reaches only a share of its own; with posted-write collapse in force, an uplink that some round of writes makes collapse has
+        only what is left.
         """
         rates = [amount(self.topology.links[name].rate) for name in self.links]
         relief = self.costs.memory_relief("Simple")  # the other protocols' differs by 2 %
         capacity = [rate.value * (relief if name.endswith(".mem") else 1.0) for name, rate in zip(self.links, rates, strict=True)]
         share = self.costs.crowded_share()
         used = Amount(1.0, 0.0, "measured")
-        if self.op == "all_to_all" and share.value < 1.0:
-            flows = [0] * len(capacity)
-            for index in of_class:
-                for link in set(routes[index]):
-                    flows[link] += 1
-            gpus = set(self.topology.gpus)
-            for name, index in self.links.items():
-                node, _, direction = name.rpartition(".")
-                if node not in gpus or direction not in ("up", "dn"):
-                    continue
-                other = self.links.get(f"{node}.{'dn' if direction == 'up' else 'up'}")
-                if other is not None and min(flows[index], flows[other]) >= CROWD:
+        if share.value < 1.0:
+            ports: list[tuple[int, int]] = []
+            for gpu in self.topology.gpus:
+                up, down = self.links.get(f"{gpu}.up"), self.links.get(f"{gpu}.dn")
+                if up is not None and down is not None:
+                    ports.append((up, down))
+            for port in _crowded(ports, routes, of_class, rounds):
+                for index in port:
                     capacity[index] *= share.value
                     used = share
         if self.topology.collapses:
@@ -295,3 +319,20 @@ class _Builder:
                 if left.value < capacity[index]:
                     capacity[index], rates[index] = left.value, amount(left)
         return tuple(capacity), tuple(rates), used
+
+
+def _crowded(
+    ports: list[tuple[int, int]], routes: Sequence[tuple[int, ...]], of_class: Sequence[int], rounds: Sequence[Sequence[int]]
+) -> list[tuple[int, int]]:
+    """The ports with :data:`CROWD` flows or more in and out in every round that uses them."""
+    found = ports
+    for items in rounds:
+        if not found:
+            break
+        flows: dict[int, int] = {}
+        for item in items:
+            for link in set(routes[of_class[item]]):
+                flows[link] = flows.get(link, 0) + 1
+        used = [(port, [flows.get(link, 0) for link in port]) for port in found]
+        found = [port for port, counts in used if min(counts) >= CROWD or not any(counts)]
+    return found

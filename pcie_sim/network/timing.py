@@ -210,6 +210,8 @@ def time_collective(
     launch: Literal["graph", "eager"] = "eager",
     engine: Literal["analytic", "event"] = "analytic",
     fractions: Fractions | None = None,
+    chunks: int | None = None,
+    channels: int | None = None,
 ) -> Timing:
     """One call of ``op`` on the first ``ranks`` GPUs in bus order.
 
@@ -221,6 +223,7 @@ def time_collective(
         launch: ``eager`` (back to back from the CPU, what nccl-tests shows) or ``graph``.
         engine: ``analytic`` or ``event``.
         fractions: all_to_all: what each rank sends to each, as a share of ``size_bytes``.
+        chunks: pieces of a pipelined algorithm (None: its own number); ``channels``: equal copies side by side (None: one).
 
     Raises:
         InputError: unknown op, algorithm, protocol, launch or engine; ranks below 2 or above the GPUs; a bad size.
@@ -234,7 +237,8 @@ def time_collective(
     count = len(topology.gpus) if ranks is None else ranks
     if isinstance(count, bool) or not isinstance(count, int) or not 2 <= count <= len(topology.gpus):
         raise InputError(f"{op}: ranks {count!r}; {topology.name} has {len(topology.gpus)} GPUs, a collective takes 2 to all of them")
-    placed = place(topology, op, (rank_order(topology, count),), algorithm=algorithm, fractions=fractions)
+    order = rank_order(topology, count)
+    placed = place(topology, op, (order,), algorithm=algorithm, fractions=fractions, chunks=chunks, channels=channels)
     tuning = placed.costs.part.tuning if placed.costs.part is not None else None
     names, which, notes = choose(
         topology, tuning, placed.thinks, op, count, np.asarray(float(size)), largest_send=placed.largest_send, protocol=protocol
@@ -328,8 +332,10 @@ class _Answer:
             found.append(
                 "transfers of different steps (or with different start-ups) that meet on one link: the event engine shares it between them"
             )
-        if placed.op in ("broadcast", "reduce"):
-            found.append("the library's own number of pieces of a broadcast or reduce: a fixed one is used")
+        if placed.op in ("broadcast", "reduce") or placed.algorithm.endswith("tree"):
+            found.append("the library's own number of pieces of a broadcast, reduce or tree: a fixed one is used")
+        if placed.access == "read":
+            found.append("that reads cost more than writes: they cost the same here")
         if placed.costs.part is not None:
             found.append("host-side skew between ranks, and the traffic of anything else on the links")
         return tuple(found)

@@ -12,6 +12,7 @@ of n equally correlated normals with the placement's variance.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -209,3 +210,67 @@ def distinct_destinations(experts: int, top_k: int, ranks: int) -> float:
     5.28
     """
     return ranks * (1.0 - math.comb(experts - experts // ranks, top_k) / math.comb(experts, top_k))
+
+
+def dispatch_fractions(
+    experts: int,
+    top_k: int,
+    ranks: int,
+    popularity: Popularity = Popularity(),
+    *,
+    placement: Sequence[int] | None = None,
+    per_expert: bool = False,
+) -> tuple[tuple[float, ...], ...]:
+    """Expected All-to-All of an expert-parallel dispatch: ``[i][j]`` is the share of rank i's copies that goes to rank j.
+
+    Rows add up to 1 (the message is all copies of a rank, those that stay with it on the diagonal included). Tokens choose their
+    experts whatever rank they are on, so all rows are alike.
+
+    Args:
+        placement: the rank of each expert, the most popular first; None deals them out in turn (0, 1 ... n - 1, 0 ...).
+        per_expert: one copy per chosen expert; else one per *distinct* rank that holds some of a token's experts (as DeepEP
+            sends).
+
+    Raises:
+        InputError: top_k outside 1 to experts, no rank, or a placement of another length or on ranks that do not exist.
+
+    Chance that a rank is hit: choosing k without replacement by weight is taking the first k of independent exponential clocks with
+    the weights as rates; the rank is missed when the k-th clock outside it rings before its own first one. With T that k-th time, the
+    chance of a miss is ``E[exp(-W T)]``, W being the rank's total weight: a one-dimensional integral over the Poisson-binomial law
+    of the clocks outside. (Uniform: the same as ``C(E - E/n, k) / C(E, k)``.)
+
+    >>> [round(share, 3) for share in dispatch_fractions(8, 2, 4, Popularity("zipf", 1.0))[0]]
+    [0.384, 0.262, 0.196, 0.158]
+    """
+    if not 1 <= top_k <= experts or ranks < 1:
+        raise InputError(f"top {top_k} of {experts} experts over {ranks} ranks: give 1 <= top_k <= experts and at least one rank")
+    at = np.asarray(placement if placement is not None else np.arange(experts) % ranks)
+    if at.shape != (experts,) or at.min() < 0 or at.max() >= ranks:
+        raise InputError(f"placement: give {experts} rank numbers from 0 to {ranks - 1}, one per expert")
+    weights = popularity.weights(experts)
+    on_rank = at == np.arange(ranks)[:, None]
+    copies = on_rank @ _hit_chances(weights, top_k, np.eye(experts, dtype=bool)) if per_expert else _hit_chances(weights, top_k, on_rank)
+    row = tuple(float(share) for share in copies / copies.sum())
+    return (row,) * ranks
+
+
+def _hit_chances(weights: NDArray[np.float64], top_k: int, sets: NDArray[np.bool_]) -> NDArray[np.float64]:
+    """Chance that one of each set (sets x experts) is among ``top_k`` experts chosen without replacement by weight."""
+    own = sets @ weights
+    # u = exp(-own t): miss = integral over u in (0, 1) of P(at least top_k of the clocks outside have rung by t(u))
+    nodes, parts = _gauss_legendre()
+    times = -np.log(nodes)[:, None] / np.where(own > 0, own, 1.0)
+    fewer = np.zeros((top_k, len(nodes), len(sets)))  # the law of how many have rung, up to top_k - 1
+    fewer[0] = 1.0
+    for weight, inside in zip(weights, sets.T, strict=True):
+        moved = fewer * np.where(inside, 0.0, -np.expm1(-times * weight))
+        fewer -= moved
+        fewer[1:] += moved[:-1]
+    return np.where(own > 0, parts @ fewer.sum(axis=0), 0.0)
+
+
+@lru_cache(maxsize=1)
+def _gauss_legendre() -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Nodes and weights on (0, 1)."""
+    nodes, parts = np.polynomial.legendre.leggauss(200)
+    return np.asarray(0.5 * (nodes + 1.0)), np.asarray(0.5 * parts)

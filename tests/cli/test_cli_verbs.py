@@ -16,6 +16,7 @@ import pcie_sim
 from pcie_sim import catalog
 from pcie_sim.cli.demo import ENV
 from pcie_sim.cli.main import main
+from pcie_sim.collectives import OPS, algorithms
 
 BOX = "rtx-pro-6000-8x-2switch"
 KIMI = ["--topology", BOX, "--model", "kimi-k2.6"]
@@ -187,6 +188,16 @@ def test_every_op_of_the_contract_answers(op: str, capsys: Capture) -> None:
     text, _ = run(["collective", op, "--topology", BOX, "--size", "1M", "--nccl", "2.20", "--p2p", "off"], capsys)
     assert text.startswith(f"{op} of 1,048,576 B (1 MiB) over")
     assert "SHM" in text
+
+
+@pytest.mark.parametrize("engine", ["analytic", "event"])
+@pytest.mark.parametrize(("op", "algorithm"), [(op, name) for op in OPS for name in algorithms(op)])
+def test_every_algorithm_answers(op: str, algorithm: str, engine: str, capsys: Capture) -> None:
+    argv = ["collective", op, "--topology", BOX, "--size", "1MiB", "--algorithm", algorithm, "--engine", engine, "--launch", "graph"]
+    found = run_json(argv, capsys)
+    assert (found["algorithm"], found["engine"]) == (algorithm, engine)
+    assert found["lower_bound_us"] < found["time_us"]
+    assert any("reads" in text for text in found["ignores"]) == algorithm.endswith("_pull")
 
 
 def test_flows_json_and_text(capsys: Capture, tmp_path: Path) -> None:

@@ -15,6 +15,8 @@ from numpy.typing import NDArray
 from pcie_sim.errors import InputError
 from pcie_sim.specs.routing import (
     Popularity,
+    _hit_chances,
+    dispatch_fractions,
     distinct_destinations,
     expected_distinct,
     expected_normal_max,
@@ -211,3 +213,70 @@ def test_distinct_destinations_by_full_enumeration(experts: int, top_k: int, ran
     sets = list(itertools.combinations(range(experts), top_k))
     mean = sum(len({expert // (experts // ranks) for expert in picked}) for picked in sets) / len(sets)
     assert distinct_destinations(experts, top_k, ranks) == pytest.approx(mean, rel=1e-12)
+
+
+def drawn_rows(popularity: Popularity, experts: int, top_k: int, at: NDArray[np.int64], *, per_expert: bool) -> NDArray[np.float64]:
+    """Share of a rank's copies by destination, by simulation (top k of ln(weight) + Gumbel noise)."""
+    rng = np.random.default_rng(7)
+    noise = np.log(popularity.weights(experts)) + rng.gumbel(size=(60_000, experts))
+    chosen = at[np.argpartition(-noise, top_k - 1, axis=1)[:, :top_k]]
+    ranks = int(at.max()) + 1
+    hits = np.stack([(chosen == rank).sum(axis=1) for rank in range(ranks)], axis=1)
+    copies = (hits if per_expert else np.minimum(hits, 1)).mean(axis=0)
+    return np.asarray(copies / copies.sum())
+
+
+@pytest.mark.parametrize("per_expert", [False, True])
+@pytest.mark.parametrize("skew", [0.0, 0.5, 1.0, 2.0])
+@pytest.mark.parametrize(("experts", "top_k", "ranks"), [(64, 6, 8), (16, 4, 4), (60, 8, 5)])
+@pytest.mark.parametrize("blocks", [False, True])
+def test_dispatch_shares_against_simulation(experts: int, top_k: int, ranks: int, skew: float, blocks: bool, per_expert: bool) -> None:
+    popularity = Popularity("zipf", skew)
+    at = np.arange(experts) * ranks // experts if blocks else np.arange(experts) % ranks
+    placement = at.tolist() if blocks else None
+    matrix = dispatch_fractions(experts, top_k, ranks, popularity, placement=placement, per_expert=per_expert)
+    assert matrix == (matrix[0],) * ranks
+    assert sum(matrix[0]) == pytest.approx(1.0)
+    assert list(matrix[0]) == pytest.approx(drawn_rows(popularity, experts, top_k, at, per_expert=per_expert).tolist(), abs=0.004)
+
+
+@pytest.mark.parametrize(("skew", "top_k", "mine"), [(2.5, 3, (2, 5)), (1.0, 2, (0,)), (1.0, 5, (6,)), (0.3, 1, (1, 2, 3))])
+def test_hit_chance_by_full_enumeration(skew: float, top_k: int, mine: tuple[int, ...]) -> None:
+    weights = Popularity("zipf", skew).weights(7)
+    expected = 0.0
+    for draw in itertools.permutations(range(7), top_k):
+        chance, left = 1.0, 1.0
+        for expert in draw:
+            chance *= weights[expert] / left
+            left -= weights[expert]
+        expected += chance * bool(set(draw) & set(mine))
+    at = np.isin(np.arange(7), mine)
+    assert float(_hit_chances(weights, top_k, at[None, :])[0]) == pytest.approx(expected, rel=1e-6)
+
+
+def test_uniform_dispatch_is_uniform_and_hits_as_counted() -> None:
+    assert dispatch_fractions(384, 8, 8)[3] == pytest.approx([1 / 8] * 8)
+    weights = np.full(EXPERTS, 1 / EXPERTS)
+    expected = distinct_destinations(EXPERTS, TOP_K, RANKS) / RANKS
+    assert _hit_chances(weights, TOP_K, (np.arange(EXPERTS) % RANKS == 0)[None, :]) == pytest.approx([expected], rel=1e-9)
+    # all experts chosen, or all of them on one rank
+    assert dispatch_fractions(8, 8, 4)[0] == pytest.approx([0.25] * 4)
+    assert dispatch_fractions(4, 2, 2, placement=[1, 1, 1, 1]) == ((0.0, 1.0), (0.0, 1.0))
+    # more ranks than experts: the rest get nothing
+    assert dispatch_fractions(2, 1, 3)[0] == pytest.approx([0.5, 0.5, 0.0])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "placement", "message"),
+    [
+        ((8, 0, 4), None, "top_k <= experts"),
+        ((8, 9, 4), None, "top_k <= experts"),
+        ((8, 2, 0), None, "at least one rank"),
+        ((8, 2, 4), [0, 1], "8 rank numbers"),
+        ((2, 1, 2), [0, 2], "from 0 to 1"),
+        ((2, 1, 2), [0, -1], "from 0 to 1"),
+    ],
+)
+def test_bad_dispatch(arguments: tuple[int, int, int], placement: list[int] | None, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        dispatch_fractions(*arguments, placement=placement)

@@ -51,8 +51,10 @@ class FakeBox:
     @property
     def spec(self) -> SimpleNamespace:
         port = SimpleNamespace(gen=5, width=16)
-        names = {name.rpartition(".")[0] for name in self.links}
-        return SimpleNamespace(nodes={name: SimpleNamespace(kind="gpu", part=None, link=port) for name in names})
+        nodes = {f"s{index}": SimpleNamespace(kind="switch", part=None, link=port, parent=None) for index in range(len(self.per_switch))}
+        for gpu in self.gpus:
+            nodes[gpu] = SimpleNamespace(kind="gpu", part=None, link=port, parent=f"s{self.switch_of(gpu)}")
+        return SimpleNamespace(nodes=nodes)
 
     def gpu_spec(self, node: str) -> SimpleNamespace:
         return SimpleNamespace(compute_capability="9.0")
