@@ -105,7 +105,7 @@ class SettingsSpec(Spec):
     acs: Literal["on", "off"] = "off"
     iommu: Literal["on", "off"] = "off"
     ccl: CclSettings = CclSettings()
-    env: dict[Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,79}$")], Annotated[str, BeforeValidator(_env_text)]] = Field(
+    env: dict[Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,79}$")], Annotated[Text, BeforeValidator(_env_text)]] = Field(
         default_factory=dict
     )
     max_payload: Literal[128, 256, 512] | None = None

@@ -4,6 +4,7 @@ not fit, what stays unexplained, and the one measurement worth making. Codes are
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Iterable, Sequence
 
@@ -34,7 +35,8 @@ def comparison_notes(
     workload: Workload,
 ) -> tuple[Note, ...]:
     """All notes of a comparison (or of one prediction), most important first."""
-    notes = _moe_comm(model, runtime, results)
+    notes = _disagreements(points, measured)
+    notes += _moe_comm(model, runtime, results)
     notes += _a2a_winner(results, points)
     notes += _fit(results, points)
     notes += _all_reduce_cost(box, results, workload)
@@ -42,6 +44,7 @@ def comparison_notes(
     notes += _routing(model, results, workload)
     notes += _hops(results, runtime)
     notes += _network_state(box)
+    notes += _beyond(model, workload)
     notes += [Note("strategy", text) for result in results for text in result.resolved.notes]
     notes += _reach(results, points)
     notes += [Note("topology_assumed", text) for text in box.assumptions]
@@ -70,6 +73,40 @@ def _moe_comm(model: ModelSpec, runtime: RuntimeSpec, results: Sequence[Strategy
             )
         )
     return notes
+
+
+def _disagreements(points: Sequence[Point], measured: Sequence[MeasuredPoint]) -> list[Note]:
+    """Where measured runs order two strategies the other way round than predicted."""
+    best: dict[tuple[float, int], dict[str, tuple[float, float]]] = {}
+    for row in measured:
+        if row.predicted is None or row.concurrency is None or row.metric != "output_tokens_per_s" or row.quality == "unreliable":
+            continue
+        seen = best.setdefault((row.concurrency, points[0].context), {})
+        seen.setdefault(row.strategy, (row.value, row.predicted))
+    notes = []
+    for (concurrency, _), rows in sorted(best.items()):
+        if len(rows) < 2:
+            continue
+        truly = max(rows, key=lambda name: rows[name][0])
+        expected = max(rows, key=lambda name: rows[name][1])
+        if truly != expected:
+            notes.append(
+                Note(
+                    "measured_disagrees",
+                    f"at C={concurrency:g} a published run of this case has {truly} ahead of {expected} ({rows[truly][0]:.0f} against "
+                    f"{rows[expected][0]:.0f} tok/s), predicted is the opposite ({rows[truly][1]:.0f} against {rows[expected][1]:.0f}): "
+                    "see the residuals for what would explain it",
+                )
+            )
+    return notes
+
+
+def _beyond(model: ModelSpec, workload: Workload) -> list[Note]:
+    """A context that the model was not made for."""
+    limit = model.max_position
+    if limit is None or max(workload.context) <= limit:
+        return []
+    return [Note("context_beyond", f"context {max(workload.context):,} is beyond the {limit:,} positions that {model.name} was made for")]
 
 
 def _a2a_winner(results: Sequence[StrategyResult], points: Sequence[Point]) -> list[Note]:
@@ -259,6 +296,8 @@ def _network_state(box: Topology) -> list[Note]:
     order = box.gpus
     if len(order) < 2:
         return []
+    if box.settings.ccl.name == "none":
+        return [Note("transport", "no collective library (ccl none): bare wires without any software cost, a lower bound and no forecast")]
     kinds: dict[tuple[str, str], tuple[int, str]] = {}
     for a, b in zip(order, (*order[1:], order[0]), strict=True):
         if a == b:
@@ -346,11 +385,15 @@ def _command(
     return f"{prefix}all_reduce_perf -b 1K -e {top} -f 2 -g {gpus} -w 50 -n 200 -G 10   # the box's own small AllReduce decides"
 
 
+_REPOSITORY = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*/[A-Za-z0-9._-]+")
+
+
 def _engine_command(runtime: RuntimeSpec, model: ModelSpec, result: StrategyResult, batch: int, workload: Workload) -> str:
     """A one-batch run of the engine itself with the better strategy."""
     s, context = result.resolved.strategy, workload.context[0]
+    weights = model.title if _REPOSITORY.fullmatch(model.title) else shlex.quote(model.name)  # a title may be any text
     if runtime.name == "vllm":
         shape = f"--tensor-parallel-size {s.tp} --pipeline-parallel-size {s.pp}"
-        return f"vllm bench latency --model {model.title} {shape} --batch-size {batch} --input-len {context} --output-len 64"
+        return f"vllm bench latency --model {weights} {shape} --batch-size {batch} --input-len {context} --output-len 64"
     shape = f"--tp-size {s.tp * s.dp} --pp-size {s.pp}"
-    return f"python -m sglang.bench_one_batch --model-path {model.title} {shape} --batch-size {batch} --input-len {context} --output-len 64"
+    return f"python -m sglang.bench_one_batch --model-path {weights} {shape} --batch-size {batch} --input-len {context} --output-len 64"

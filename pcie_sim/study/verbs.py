@@ -87,7 +87,7 @@ def compare(
     measured = tuple(
         row
         for at in workload.context
-        for row in compare_with(serving_sets(box.name, spec.name, engine.name), points, context=at)
+        for row in compare_with(serving_sets(box.name, spec.name, engine.name), points, context=at, settings=box.settings.env)
         if at == workload.context[0] or row.context is not None
     )
     return Comparison(
@@ -145,7 +145,7 @@ def predict(
     (resolved,) = _resolve_all((strategy,), box, spec, engine, workload)
     result = evaluate(box, spec, engine, resolved, workload)
     point = result.point(0, 0, workload)
-    measured = compare_with(serving_sets(box.name, spec.name, engine.name), [point], context=workload.context[0])
+    measured = compare_with(serving_sets(box.name, spec.name, engine.name), [point], context=workload.context[0], settings=box.settings.env)
     mine = tuple(row for row in measured if row.predicted is not None)
     return Prediction(
         topology=box.name,
@@ -245,7 +245,7 @@ def _resolve_all(asked: Sequence[str], box: Topology, model: ModelSpec, engine: 
     """Every strategy with its choices made. ``pp_layers`` applies where the number of stages fits; it must fit somewhere."""
     parsed = [parse_strategy(text) for text in asked]
     layers = workload.pp_layers
-    if layers is not None and all(s.pp != len(layers) for s in parsed):
+    if layers is not None and all(s.pp == 1 or s.pp != len(layers) for s in parsed):
         raise InputError(f"pp-layers names {len(layers)} stages, but no strategy asked has pp{len(layers)}")
     return [
         resolve(s, model, engine, gpus=len(box.gpus), pp_layers=layers if layers is not None and s.pp == len(layers) else None)
