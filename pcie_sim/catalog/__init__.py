@@ -13,6 +13,7 @@ from pcie_sim.catalog.load import (
     load_part,
     load_runtime,
     load_typed_part,
+    using_parts,
 )
 from pcie_sim.catalog.lookup import KINDS, Kind, is_path, names, resolve
 from pcie_sim.catalog.shipped import Shipped, shipped_dir, shipped_topology, topology_names
@@ -33,4 +34,5 @@ __all__ = [
     "shipped_dir",
     "shipped_topology",
     "topology_names",
+    "using_parts",
 ]

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import lru_cache
 from typing import Any, TypeVar, cast, get_args
 
@@ -20,6 +23,22 @@ from pcie_sim.specs.runtime import RuntimeSpec
 SpecT = TypeVar("SpecT", bound=BaseModel)
 
 _PARTS: dict[str, type[BaseModel]] = {get_args(part.model_fields["kind"].annotation)[0]: part for part in get_args(get_args(Part)[0])}
+
+
+_IN_PLACE: ContextVar[Mapping[str, Part] | None] = ContextVar("parts in place of files", default=None)
+
+
+@contextmanager
+def using_parts(parts: Mapping[str, Part]) -> Iterator[None]:
+    """Inside the block these parts (by canonical name) stand in place of the files: how a fit tries other constants.
+
+    Topologies keep the parts that they were built with: build them inside the block.
+    """
+    token = _IN_PLACE.set({**(_IN_PLACE.get() or {}), **parts})
+    try:
+        yield
+    finally:
+        _IN_PLACE.reset(token)
 
 
 def load_gpu(name: str) -> GpuSpec:
@@ -64,7 +83,9 @@ def load_part(name: str) -> Part:
     Raises:
         UnknownNameError: no such part.
     """
-    return cast(Part, _load("parts", resolve("parts", name), None))
+    canonical = resolve("parts", name)
+    other = (_IN_PLACE.get() or {}).get(canonical)
+    return other if other is not None else cast(Part, _load("parts", canonical, None))
 
 
 def load_typed_part(name: str, kind: type[SpecT]) -> SpecT:

@@ -2,14 +2,17 @@
 
 from pcie_sim.network.events import FlowRun, FlowSet, simulate
 from pcie_sim.network.flows import load_flows, run_flows
+from pcie_sim.network.flows_on import CopyRates, copy_rates
 from pcie_sim.network.sharing import max_min_rates
 from pcie_sim.network.timing import CallTimes, call_times, rank_order, time_collective
 
 __all__ = [
     "CallTimes",
+    "CopyRates",
     "FlowRun",
     "FlowSet",
     "call_times",
+    "copy_rates",
     "load_flows",
     "max_min_rates",
     "rank_order",

@@ -16,6 +16,8 @@ class MachineRef(Spec):
 
     topology: Name | None = None
     topology_evidence: Literal["measured", "assumed"] | None = None
+    box: Name | None = None
+    """One name for all sets of one physical box, where its wiring changed between them: they are left out together."""
     gpus: Annotated[int, Field(ge=1, le=4096)]
     gpu: Name | None = None
     notes: tuple[Text, ...] = ()
@@ -59,6 +61,10 @@ class ArmSpec(Spec):
     speculation: Text | None = None
     all_reduce: Text | None = None
     launch: Literal["graph", "eager"] | None = None
+    gpus: tuple[Name, ...] = ()
+    """GPU nodes of the topology in rank order; empty: the first ones in bus order."""
+    conditions: tuple[Name, ...] = ()
+    """Faults of the box that were in force (``settings.conditions`` of a topology)."""
     software: SoftwareRef | None = None
     """Where it differs from the set's."""
     notes: tuple[Text, ...] = ()
@@ -78,7 +84,7 @@ UNITS: dict[str, dict[str, float]] = {
 
 class MeasuredRow(Spec):
     """One measured value: serving rows name an arm and a concurrency (null: unknown, kept but not scored), collective rows
-    an op, ranks and bytes.
+    an op, ranks and bytes, copy rows the flows that ran at the same time.
     """
 
     arm: Text | None = None
@@ -89,6 +95,14 @@ class MeasuredRow(Spec):
     bytes: Annotated[int, Field(ge=0)] | None = None
     launch: Literal["graph", "eager"] | None = None
     in_place: bool | None = None
+    flows: Annotated[tuple[tuple[Name, Name], ...], Field(max_length=4096)] = ()
+    """Copy rows: source and destination GPU node of every flow, all of one size and started together."""
+    access: Literal["write", "read"] = "write"
+    """Copy rows: whether the sources write or the destinations read."""
+    counts: Literal["total", "mean", "each"] = "total"
+    """Copy rows: what ``value`` is: all bytes over the time until the last flow ends, the mean rate of a flow, or the rate of each."""
+    infers_tree: bool = False
+    """The row served to find out how the box is wired (or what its socket link carries): it is never scored."""
     metric: Literal["tpot", "step_time", "ttft", "output_tokens_per_s", "user_tokens_per_s", "time", "rate"]
     value: Annotated[float, Field(gt=0)]
     unit: Annotated[str, Field(max_length=20)]
@@ -97,6 +111,9 @@ class MeasuredRow(Spec):
 
     @model_validator(mode="after")
     def _unit_fits(self) -> MeasuredRow:
+        for src, dst in self.flows:
+            if src == dst:
+                raise ValueError(f"flows: {src} to itself; a flow joins two GPUs")
         known = UNITS[self.metric]
         if self.unit not in known:
             raise ValueError(f"{self.metric} in {self.unit!r}: give it in {', '.join(known)}")
@@ -132,4 +149,8 @@ class MeasurementSet(Spec):
                 raise ValueError(f"rows.{number}: a serving row needs an arm")
             if self.kind == "collective" and (row.op is None or row.ranks is None or row.bytes is None):
                 raise ValueError(f"rows.{number}: a collective row needs op, ranks and bytes")
+            if self.kind == "copy" and (not row.flows or row.metric != "rate"):
+                raise ValueError(f"rows.{number}: a copy row needs flows and the metric rate")
+            if row.flows and self.kind != "copy":
+                raise ValueError(f"rows.{number}: flows belong to sets of kind copy")
         return self

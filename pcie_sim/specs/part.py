@@ -33,6 +33,10 @@ class PciePart(Spec):
     """Bytes of framing, header and CRC per TLP."""
     link_layer_share: Quantity
     """Share left after ACK, flow-control and SKIP traffic (0..1)."""
+    contended_share: Quantity | None = None
+    """Share of a link's rate that two or more flows in one direction reach together, where the chip above has no own figure."""
+    fan_share: Quantity | None = None
+    """Share of that which a GPU's port reaches with three or more flows in and out at once, where the chip above has no own figure."""
     notes: tuple[Text, ...] = ()
 
 
@@ -55,8 +59,10 @@ class SocketPart(Spec):
     """Added one-way latency of crossing the root complex between two root ports, s."""
     host_step_latency: Quantity
     """One host-staged (SHM) step of the collective library with a small message: write to host memory, flag, read, s."""
+    contended_share: Quantity | None = None
+    """Share of its rate that two or more flows in one direction reach together over a link of one of its root ports."""
     fan_share: Quantity | None = None
-    """Share of its rate that a device on one of its root ports reaches with three or more flows in and out at once."""
+    """Share of that which a GPU on one of its root ports reaches with three or more flows in and out at once."""
     notes: tuple[Text, ...] = ()
 
 
@@ -85,8 +91,10 @@ class SwitchPart(Spec):
     upstream: PcieLink
     latency: Quantity
     """Added one-way cut-through latency, s."""
+    contended_share: Quantity | None = None
+    """Share of its rate that two or more flows in one direction reach together over one of its links."""
     fan_share: Quantity | None = None
-    """Share of its rate that a port reaches with three or more flows in and out at once (writes)."""
+    """Share of that which a GPU's port reaches with three or more flows in and out at once (writes)."""
     read_share: Quantity | None = None
     """What concurrent reads reach over what the same concurrent writes reach; a single flow is not slowed."""
     posted_write_collapse: WriteCollapse | None = None

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pcie_sim.errors import NoDataError
 from pcie_sim.specs.base import Quantity
 from pcie_sim.specs.gpu import PcieLink
-from pcie_sim.specs.part import PciePart
+from pcie_sim.specs.part import PciePart, SocketPart, SwitchPart
 from pcie_sim.topology.quantities import product, scaled
 from pcie_sim.topology.tree import Tree, Where
 
@@ -20,7 +20,8 @@ class Capacity:
     ``rate`` is payload B/s. ``latency`` is the one-way time (s) that a socket, NVLink or network connection adds; for
     ``<socket>.mem`` one small host-staged step; None for PCIe links (their chips stand in :attr:`Route.latency
     <pcie_sim.topology.Route>`). ``fan_share`` is the share of the rate that a PCIe port reaches with three or more flows in and out
-    at once, ``read_share`` what concurrent reads then reach over what writes do; None where the part has no figure.
+    at once, ``read_share`` what concurrent reads then reach over what writes do, ``contended_share`` what two or more flows in one
+    direction reach together; None where neither the chip above nor the part ``pcie`` has a figure, and outside the PCIe tree.
     """
 
     name: str
@@ -28,6 +29,7 @@ class Capacity:
     latency: Quantity | None = None
     fan_share: Quantity | None = None
     read_share: Quantity | None = None
+    contended_share: Quantity | None = None
 
 
 def payload_share(payload: float, overhead: float) -> float:
@@ -98,9 +100,9 @@ def build_capacities(tree: Tree, pcie: PciePart, where: Where) -> tuple[Mapping[
         if taken not in rates:
             rates[taken] = link_rate(pcie, taken, where.at("nodes", name, "link"), max_payload=tree.spec.settings.max_payload)
         rate = scaled(rates[taken], node.links)
-        fan, read = _shares(tree, name)
+        fan, read, contended = _shares(tree, pcie, name)
         for direction in ("up", "dn", "both") if node.half_duplex else ("up", "dn"):
-            found[f"{name}.{direction}"] = Capacity(f"{name}.{direction}", rate, None, fan, read)
+            found[f"{name}.{direction}"] = Capacity(f"{name}.{direction}", rate, None, fan, read, contended)
     for peer in tree.peers:
         ports = [tree.nics[end].port_rate for end in peer.between if end in tree.nics]
         rate = min((peer.part.p2p_bandwidth, *ports), key=lambda part: part.value)
@@ -112,17 +114,19 @@ def build_capacities(tree: Tree, pcie: PciePart, where: Where) -> tuple[Mapping[
     return found, tuple(notes)
 
 
-def _shares(tree: Tree, name: str) -> tuple[Quantity | None, Quantity | None]:
-    """Fan-in/out and read shares of the port that ``name``'s link ends in: a switch's own uplink has the switch's, a device the
-    part's above it.
+def _shares(tree: Tree, pcie: PciePart, name: str) -> tuple[Quantity | None, Quantity | None, Quantity | None]:
+    """Fan-in/out, read and contended shares of the port that ``name``'s link ends in: a switch's own uplink has the switch's, a
+    device the part's above it; ``pcie``'s where that part has no figure.
     """
     above = tree.spec.nodes[name].parent
-    for node in (name, above):
-        if node is not None and node in tree.switches:
-            return tree.switches[node].fan_share, tree.switches[node].read_share
-    if name in tree.socket_of:
-        return tree.sockets[tree.socket_of[name]].fan_share, None
-    return None, None
+    own: SwitchPart | SocketPart | None = tree.switches.get(name)
+    if own is None and above is not None:
+        own = tree.switches.get(above)
+    if own is None and name in tree.socket_of:
+        own = tree.sockets[tree.socket_of[name]]
+    fan, contended = (own.fan_share, own.contended_share) if own is not None else (None, None)
+    read = own.read_share if isinstance(own, SwitchPart) else None
+    return fan or pcie.fan_share, read, contended or pcie.contended_share
 
 
 def _default(tree: Tree, name: str) -> PcieLink | None:

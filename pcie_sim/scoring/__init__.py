@@ -1,0 +1,1 @@
+"""Scores: how far predictions are from published measurements that did not make their constants."""
