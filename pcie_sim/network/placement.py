@@ -245,7 +245,7 @@ class _Builder:
                     rounds.append([])
                 rounds[step].extend(item + offset for item in items)
         routes = tuple(tuple(self.links[name] for name in route.links) for route in self.class_route)
-        capacity, rates, crowded = self._capacities(routes, of_class, rounds)
+        capacity, rates, crowded = self._capacities(routes, of_class, rounds, reads=schedules[0].access == "read")
         pairs = {pair: self.topology.transport(*pair) for pair in self.pairs}
         labels = [item.evidence for item in pairs.values()]
         tuning = self.costs.part.tuning if self.costs.part is not None else None
@@ -291,11 +291,11 @@ class _Builder:
         return self.classes[key]
 
     def _capacities(
-        self, routes: Sequence[tuple[int, ...]], of_class: Sequence[int], rounds: Sequence[Sequence[int]]
+        self, routes: Sequence[tuple[int, ...]], of_class: Sequence[int], rounds: Sequence[Sequence[int]], *, reads: bool
     ) -> tuple[tuple[float, ...], tuple[Amount, ...], Amount]:
         """Rates by link; a GPU's port with three or more flows each way in every round that uses it (an exchange of all pairs)
-        reaches only a share of its own; with posted-write collapse in force, an uplink that some round of writes makes collapse has
-        only what is left.
+        reaches only a share of its own, and where the receivers read, a port of a GPU or switch that is so crowded only what its part
+        says of reads; with posted-write collapse in force, an uplink that some round of writes makes collapse has only what is left.
         """
         rates = [amount(self.topology.links[name].rate) for name in self.links]
         relief = self.costs.memory_relief("Simple")  # the other protocols' differs by 2 %
@@ -312,6 +312,15 @@ class _Builder:
                 for index in port:
                     capacity[index] *= share.value
                     used = share
+        if reads and self.costs.part is not None:
+            ports = [(up, self.links[f"{name[:-3]}.dn"]) for name, up in self.links.items() if f"{name[:-3]}.dn" in self.links]
+            shares = {self.links[name]: self.topology.links[name].read_share for name in self.links}
+            for port in _crowded([pair for pair in ports if pair[0] != pair[1]], routes, of_class, rounds):
+                slower = shares[port[0]]
+                if slower is not None:
+                    for index in port:
+                        capacity[index] *= slower.value
+                    used = Amount(used.value * slower.value, math.hypot(used.sigma, slower.sigma_log), used.evidence, used.sources)
         if self.topology.collapses:
             together = [[self.ends[index] for index in items] for items in rounds]
             for name, left in collapsed_uplinks(self.topology, together).items():

@@ -334,8 +334,6 @@ class _Answer:
             )
         if placed.op in ("broadcast", "reduce") or placed.algorithm.endswith("tree"):
             found.append("the library's own number of pieces of a broadcast, reduce or tree: a fixed one is used")
-        if placed.access == "read":
-            found.append("that reads cost more than writes: they cost the same here")
         if placed.costs.part is not None:
             found.append("host-side skew between ranks, and the traffic of anything else on the links")
         return tuple(found)

@@ -65,6 +65,8 @@ class ArmSpec(Spec):
     """GPU nodes of the topology in rank order; empty: the first ones in bus order."""
     conditions: tuple[Name, ...] = ()
     """Faults of the box that were in force (``settings.conditions`` of a topology)."""
+    residual: Text | None = None
+    """What would explain a prediction that is far off."""
     software: SoftwareRef | None = None
     """Where it differs from the set's."""
     notes: tuple[Text, ...] = ()

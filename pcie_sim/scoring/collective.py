@@ -1,0 +1,180 @@
+"""Collectives beside their predictions, the library's constants fitted with the scored machine left out."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, cast
+
+import numpy as np
+
+from pcie_sim import catalog
+from pcie_sim.network import call_times, rank_order
+from pcie_sim.scoring.rows import Case, box, cases, key_of, scored
+from pcie_sim.specs.base import Quantity
+from pcie_sim.specs.ops import CollectiveCall, CollectiveOp
+from pcie_sim.specs.part import LibraryPart, Part, SocketPart
+from pcie_sim.topology import Topology
+
+SMALLEST, LARGEST = 512, 512 << 20
+"""Range that the score of AllReduce covers, bytes."""
+
+
+@dataclass(frozen=True)
+class TimeScore:
+    """One row beside its prediction (s)."""
+
+    case: Case
+    predicted: float
+    protocol: str
+    transport: str
+
+    @property
+    def error(self) -> float:
+        """Relative error, predicted over measured less one."""
+        return self.predicted / self.case.value - 1
+
+
+def launch_of(case: Case) -> Literal["graph", "eager"]:
+    """How the run was launched; one that does not say is taken without the CPU's issue floor."""
+    return case.row.launch or case.arm.launch or "graph"
+
+
+def gpus_of(case: Case, topology: Topology) -> tuple[str, ...]:
+    """The GPUs of the run, rank by rank."""
+    ranks = cast(int, case.row.ranks)
+    return case.arm.gpus[:ranks] if case.arm.gpus else rank_order(topology, ranks)
+
+
+def measured_collectives(op: str = "all_reduce") -> list[Case]:
+    """Rows of the library's own ``op`` that count, inside the scored range."""
+    found = [case for case in cases("collective") if scored(case) and case.arm.all_reduce is None and case.row.op == op]
+    return [case for case in found if SMALLEST <= cast(int, case.row.bytes) <= LARGEST]
+
+
+def predict(items: Sequence[Case]) -> list[TimeScore]:
+    """Every row's prediction with the parts in force; rows of one box and state are asked together."""
+    groups: dict[tuple[object, ...], list[int]] = {}
+    for index, case in enumerate(items):
+        groups.setdefault((*key_of(case), case.row.op, case.row.ranks, launch_of(case)), []).append(index)
+    found: list[TimeScore | None] = [None] * len(items)
+    for members in groups.values():
+        first = items[members[0]]
+        topology = box(first)
+        gpus = gpus_of(first, topology)
+        size = np.array([float(cast(int, items[index].row.bytes)) for index in members])
+        call = CollectiveCall(cast(CollectiveOp, first.row.op), size, (tuple(range(len(gpus))),))
+        times = call_times(topology, call, gpu_of_rank=gpus, launch=launch_of(first))
+        names = np.broadcast_to(np.asarray(times.protocol, dtype=object), size.shape)
+        for place, index in enumerate(members):
+            found[index] = TimeScore(items[index], float(times.time_s[place]), str(names[place]), times.transport)
+    return [item for item in found if item is not None]
+
+
+Constants = Mapping[str, float]
+"""Fitted constants of the library by name (:data:`START`), SI."""
+START: dict[str, float] = {
+    "base": 6.6e-6,
+    "step.LL": 1.0e-6,
+    "step.Simple": 2.0e-6,
+    "simple_extra": 8.4e-6,
+    "wire.LL": 0.38,
+    "wire.Simple": 0.76,
+    "host.LL": 0.19,
+    "host.Simple": 0.5,
+    "host_step": 1.7e-6,
+    "channel.p2p": 1.2e10,
+    "channel.shm": 1.2e10,
+    "floor": 4.0e-6,
+}
+"""Where every fit begins, and the middle of its wide prior: round numbers near the library's own
+(NVIDIA/nccl:src/graph/tuning.cc, topo.h), taken from no scored box. ``floor`` is the CPU's issue cost per GPU of a box of 8."""
+PRIOR = 0.7
+"""Spread (ln) of the prior."""
+NOISE = 0.1
+FLOOR_SHAPE = {1: 2.2, 2: 3.0, 4: 4.6, 8: 8.0}
+"""Eager floor by GPUs, in units of ``floor``: grows a little slower than the number of GPUs."""
+_SHARES = ("wire.LL", "wire.Simple", "host.LL", "host.Simple")
+
+
+def _with(quantity: Quantity, value: float) -> Quantity:
+    return Quantity(value=value, unit=quantity.unit, evidence="fitted", source="leave-one-machine-out fit of pcie_sim.scoring")
+
+
+def parts_with(constants: Constants) -> dict[str, Part]:
+    """``nccl`` and the sockets of the catalog with ``constants`` in place of their own."""
+    part = catalog.load_typed_part("nccl", LibraryPart)
+    value = {**START, **constants}
+    scale = value["base"] / part.base_latency["all_reduce"].value
+    more = part.step_software["LL128"].value - part.step_software["LL"].value
+    wire = {name: _with(part.wire_share[name], value[f"wire.{name}"]) for name in ("LL", "Simple")}
+    host = {name: _with(part.wire_share_host[name], value[f"host.{name}"]) for name in ("LL", "Simple")}
+    ratios = (
+        part.wire_share["LL128"].value / part.wire_share["Simple"].value,
+        part.wire_share_host["LL128"].value / part.wire_share_host["Simple"].value,
+    )
+    step = {
+        "LL": _with(part.step_software["LL"], value["step.LL"]),
+        "LL128": _with(part.step_software["LL128"], value["step.LL"] + more),
+        "Simple": _with(part.step_software["Simple"], value["step.Simple"]),
+    }
+    update: dict[str, object] = {
+        "base_latency": {op: _with(cost, cost.value * scale) for op, cost in part.base_latency.items()},
+        "step_software": step,
+        "simple_extra_latency": _with(part.simple_extra_latency, value["simple_extra"]),
+        "wire_share": {**wire, "LL128": _with(part.wire_share["LL128"], value["wire.Simple"] * ratios[0])},
+        "wire_share_host": {**host, "LL128": _with(part.wire_share_host["LL128"], value["host.Simple"] * ratios[1])},
+        "channel_rate": {kind: _with(part.channel_rate[kind], value[f"channel.{kind}"]) for kind in ("p2p", "shm")},
+        "eager_floor": {gpus: _with(part.eager_floor[8], value["floor"] * shape) for gpus, shape in FLOOR_SHAPE.items()},
+    }
+    found: dict[str, Part] = {"nccl": part.model_copy(update=update)}
+    for name in catalog.names("parts"):
+        socket = catalog.load_part(name)
+        if isinstance(socket, SocketPart):
+            changed = {"host_step_latency": _with(socket.host_step_latency, value["host_step"])}
+            found[name] = socket.model_copy(update=changed)
+    return found
+
+
+def _values(vector: Iterable[float]) -> dict[str, float]:
+    raw = {name: START[name] * math.exp(value) for name, value in zip(START, vector, strict=True)}
+    return {name: min(1.0, value) if name in _SHARES else value for name, value in raw.items()}
+
+
+def fit(items: Sequence[Case]) -> dict[str, float]:
+    """The library's constants that ``items`` ask for: least squares on ln(time), soft L1, every machine of equal weight."""
+    from scipy.optimize import least_squares
+
+    rows: dict[str, int] = {}
+    for case in items:
+        rows[case.machine] = rows.get(case.machine, 0) + 1
+    mean = len(items) / len(rows)
+    weight = np.array([math.sqrt(mean / rows[case.machine]) / NOISE for case in items])
+    measured = np.log([case.value for case in items])
+
+    def residuals(vector: np.ndarray) -> np.ndarray:
+        with catalog.using_parts(parts_with(_values(vector))):
+            predicted = np.log([item.predicted for item in predict(items)])
+        return np.concatenate([(predicted - measured) * weight, vector / PRIOR])
+
+    start = np.zeros(len(START))
+    found = least_squares(residuals, start, loss="soft_l1", diff_step=1e-3, xtol=1e-3, ftol=1e-4, max_nfev=25)
+    return _values(found.x)
+
+
+def leave_one_out(items: Sequence[Case]) -> dict[str, dict[str, float]]:
+    """For each machine, the constants fitted without any of its rows."""
+    machines = list(dict.fromkeys(case.machine for case in items))
+    return {machine: fit([case for case in items if case.machine != machine]) for machine in machines}
+
+
+def score(items: Sequence[Case], constants_of: Mapping[str, Constants] | None = None) -> list[TimeScore]:
+    """Every row's prediction; ``constants_of`` gives the constants by machine (None: the shipped ones)."""
+    if constants_of is None:
+        return predict(items)
+    found: list[TimeScore] = []
+    for machine in dict.fromkeys(case.machine for case in items):
+        with catalog.using_parts(parts_with(constants_of[machine])):
+            found += predict([case for case in items if case.machine == machine])
+    return found
