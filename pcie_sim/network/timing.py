@@ -334,6 +334,8 @@ class _Answer:
             )
         if placed.op in ("broadcast", "reduce") or placed.algorithm.endswith("tree"):
             found.append("the library's own number of pieces of a broadcast, reduce or tree: a fixed one is used")
+        if placed.access == "read" and all(self.topology.links[name].read_share is None for name in placed.links):
+            found.append("that crowded reads can cost more than writes: this box's parts have no figure")
         if placed.costs.part is not None:
             found.append("host-side skew between ranks, and the traffic of anything else on the links")
         return tuple(found)

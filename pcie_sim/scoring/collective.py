@@ -15,7 +15,8 @@ from pcie_sim.scoring.rows import Case, box, cases, key_of, scored
 from pcie_sim.specs.base import Quantity
 from pcie_sim.specs.ops import CollectiveCall, CollectiveOp
 from pcie_sim.specs.part import LibraryPart, Part, SocketPart
-from pcie_sim.topology import Topology
+from pcie_sim.study.measured import load_set
+from pcie_sim.topology import Topology, load_topology
 
 SMALLEST, LARGEST = 512, 512 << 20
 """Range that the score of AllReduce covers, bytes."""
@@ -37,8 +38,8 @@ class TimeScore:
 
 
 def launch_of(case: Case) -> Literal["graph", "eager"]:
-    """How the run was launched; one that does not say is taken without the CPU's issue floor."""
-    return case.row.launch or case.arm.launch or "graph"
+    """How the run is priced: without the CPU's issue floor where it does not say, or where every GPU had a thread of its own."""
+    return "graph" if case.arm.own_threads else case.row.launch or case.arm.launch or "graph"
 
 
 def gpus_of(case: Case, topology: Topology) -> tuple[str, ...]:
@@ -51,6 +52,31 @@ def measured_collectives(op: str = "all_reduce") -> list[Case]:
     """Rows of the library's own ``op`` that count, inside the scored range."""
     found = [case for case in cases("collective") if scored(case) and case.arm.all_reduce is None and case.row.op == op]
     return [case for case in found if SMALLEST <= cast(int, case.row.bytes) <= LARGEST]
+
+
+STAND_IN = {
+    "collectives-rtx-pro-6000-8x-aiconfigurator": "rtx-pro-6000-8x-direct-1socket",
+    "collectives-l40s-8x-aiconfigurator": "l40s-4x-direct-1socket",
+}
+"""Trees for hosts that publish none: their smallest messages help to fit what a call and a step cost, and are never scored."""
+LATENCY_ONLY = 4 << 10
+
+
+def helpers() -> list[Case]:
+    """Small AllReduces of hosts with unknown trees, on stand-ins with peer access everywhere: for the fit only."""
+    found: list[Case] = []
+    for set_id, topology in STAND_IN.items():
+        held = load_set(f"{set_id}/collective.yaml")
+        gpus = len(load_topology(topology).gpus)
+        machine = held.machine.model_copy(update={"topology": topology, "topology_evidence": "assumed", "box": set_id})
+        software = held.software.model_copy(update={"p2p": "on", "env": {"NCCL_P2P_LEVEL": "SYS"}})
+        placed = held.model_copy(update={"machine": machine, "software": software})
+        found += [
+            Case(placed, row)
+            for row in held.rows
+            if row.op == "all_reduce" and row.ranks is not None and row.ranks <= gpus and SMALLEST <= (row.bytes or 0) <= LATENCY_ONLY
+        ]
+    return found
 
 
 def predict(items: Sequence[Case]) -> list[TimeScore]:
@@ -143,9 +169,12 @@ def _values(vector: Iterable[float]) -> dict[str, float]:
 
 
 def fit(items: Sequence[Case]) -> dict[str, float]:
-    """The library's constants that ``items`` ask for: least squares on ln(time), soft L1, every machine of equal weight."""
+    """The library's constants that ``items`` and :func:`helpers` ask for: least squares on ln(time), soft L1, every machine of equal
+    weight.
+    """
     from scipy.optimize import least_squares
 
+    items = [*items, *helpers()]
     rows: dict[str, int] = {}
     for case in items:
         rows[case.machine] = rows.get(case.machine, 0) + 1

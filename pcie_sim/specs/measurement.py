@@ -61,6 +61,8 @@ class ArmSpec(Spec):
     speculation: Text | None = None
     all_reduce: Text | None = None
     launch: Literal["graph", "eager"] | None = None
+    own_threads: bool | None = None
+    """Every GPU was driven by a thread or process of its own: eager calls are then not held up by those of the other GPUs."""
     gpus: tuple[Name, ...] = ()
     """GPU nodes of the topology in rank order; empty: the first ones in bus order."""
     conditions: tuple[Name, ...] = ()

@@ -43,9 +43,9 @@ class FakeBox:
         found = {}
         for gpu in self.gpus:
             speed = self.link / 2 if gpu == self.slow_gpu else self.link
-            found[f"{gpu}.up"] = found[f"{gpu}.dn"] = SimpleNamespace(rate=rate(speed))
+            found[f"{gpu}.up"] = found[f"{gpu}.dn"] = SimpleNamespace(rate=rate(speed), read_share=None)
         for index in range(len(self.per_switch)):
-            found[f"s{index}.up"] = found[f"s{index}.dn"] = SimpleNamespace(rate=rate(self.uplink))
+            found[f"s{index}.up"] = found[f"s{index}.dn"] = SimpleNamespace(rate=rate(self.uplink), read_share=None)
         return found
 
     @property

@@ -265,7 +265,7 @@ def test_every_shipped_box_answers_every_op(name: str, op: str, algorithm: str) 
         assert all(0 <= share <= 1 + 1e-9 for share in answer.link_utilisation.values())
         assert answer.sources
         assert answer.to_json()
-    assert answers[0].time_s == pytest.approx(answers[1].time_s, rel=0.3)
+    assert answers[0].time_s == pytest.approx(answers[1].time_s, rel=0.35)  # rounds that overlap in the event engine only
 
 
 def test_unknown_algorithm_names_the_known() -> None:

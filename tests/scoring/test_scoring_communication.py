@@ -128,3 +128,11 @@ def test_kept_constants_come_from_the_fit() -> None:
     again = collective.fit(collective.measured_collectives())
     for name, value in kept.items():
         assert again[name] == pytest.approx(value, rel=0.05), name
+
+
+def test_hosts_without_a_tree_help_the_fit_and_are_never_scored() -> None:
+    scored = {case.held.id for case in collective.measured_collectives()}
+    helping = collective.helpers()
+    assert {case.held.id for case in helping} == set(collective.STAND_IN)
+    assert not scored & set(collective.STAND_IN)
+    assert max(cast(int, case.row.bytes) for case in helping) <= collective.LATENCY_ONLY

@@ -139,8 +139,8 @@ def test_shares_of_a_port_come_from_the_part_it_is_on() -> None:
         fan, read = top.links[name].fan_share, top.links[name].read_share
         assert fan is not None
         assert read is not None
-        assert fan.value == pytest.approx(163.6 / 225, abs=0.005)  # 12 pairs of one switch, written
-        assert read.value == pytest.approx(67.4 / 163.6, abs=0.005)  # read over written
+        assert 196 / 451 < fan.value <= 163.6 / 225  # all pairs behind such switches: 56 pairs by p2pmark, 12 pairs of one switch
+        assert read.value == pytest.approx(67.4 / 163.6, abs=0.01)  # read over written
     direct = load_topology("rtx-pro-6000-8x-direct-1socket").links["gpu0.up"]
     assert direct.fan_share is not None
     assert direct.read_share is None
