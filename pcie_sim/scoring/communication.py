@@ -173,9 +173,6 @@ def table(found: dict[str, Any]) -> str:
         "of single flows across sockets, what a collapsed uplink leaves, latencies, host memory) is the catalog's, some of it read from",
         "these boxes. The AllReduce fits also see the smallest messages of two hosts whose trees are not published, on stand-in trees.",
         "",
-        "Fan-in and fan-out cost a GPU's port its `fan_share`; charged to uplinks and root ports as well, the same fit leaves 28.7 % on",
-        "all pairs (median) instead of what stands below: with 16 flows each way uplinks were measured at 0.91 to 0.96 of their rate.",
-        "",
     ]
     return (
         "\n".join([*lines, *_summary(found), *_copies(found), *_times(found), *_kernels(found), *_exchange(found), *_constants(found)])
@@ -208,7 +205,7 @@ def _summary(found: dict[str, Any]) -> list[str]:
     count = len(found["crossovers"])
     lines.append(
         _line(
-            "one-shot against NCCL: boxes within a factor 2",
+            "one-shot against NCCL: runs within a factor 2",
             f"{len(good)} of {count}",
             f"{count} of {count}",
             "reached" if len(good) == count else "**not reached**",
