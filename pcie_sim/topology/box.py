@@ -13,12 +13,13 @@ from pcie_sim import catalog
 from pcie_sim.errors import InputError, unknown_name
 from pcie_sim.specs.gpu import GpuSpec
 from pcie_sim.specs.machine import CclSettings, SettingsSpec, TopologySpec
+from pcie_sim.specs.messages import readable
 from pcie_sim.specs.part import PciePart, WriteCollapse
 from pcie_sim.topology.capacity import Capacity, build_capacities
 from pcie_sim.topology.graph import to_graph
 from pcie_sim.topology.network import network_plan, network_route
 from pcie_sim.topology.policy import Pair, Transport, check_env, decide
-from pcie_sim.topology.routes import Access, PathType, Route, path_type, peer_route, staged_route, turning_point
+from pcie_sim.topology.routes import Access, PathType, Route, path_type, peer_route, staged_route, turning_point, unjoined
 from pcie_sim.topology.tree import Tree, Where, build_tree
 
 _PCIE_PART = "pcie"
@@ -83,7 +84,7 @@ class Topology:
     @property
     def notes(self) -> tuple[str, ...]:
         """The file's notes, and how its tree was taken (links slower than asked, ports, network cards)."""
-        found = [*self._spec.notes, *self._tree.notes, *self._remarks]
+        found = [*unjoined(self._tree), *self._spec.notes, *self._tree.notes, *self._remarks]
         if self.settings.iommu == "on":
             found.append("iommu: on is recorded; its cost is not modelled")
         if "posted_write_collapse" in self.conditions and not self.collapses:
@@ -270,8 +271,8 @@ class Topology:
             found = SettingsSpec.model_validate(settings)
         except ValidationError as exc:
             first = exc.errors(include_url=False, include_context=False)[0]
-            key = ".".join(str(item) for item in first["loc"])
-            raise InputError(f"setting {key}: {first['msg']}, found {str(first.get('input'))[:40]!r}") from exc
+            key = ".".join(str(item)[:40] for item in first["loc"] if item != "[key]")
+            raise InputError(f"setting {key}: {readable(first)}") from exc
         check_env(found)
         shared = self._shared if found.max_payload == self.settings.max_payload else None
         return Topology(self._spec.model_copy(update={"settings": found}), self._where, _shared=shared)
