@@ -141,11 +141,12 @@ def parse_int_list(
         InputError: empty, not whole numbers, outside ``low..high``, or more than ``most`` of them.
     """
     items = _items(text, most)
-    if not items or items == [""]:
+    empty = [item for item in items if isinstance(item, str) and not item.strip()]
+    if not items or len(empty) == len(items) == 1:
         raise InputError(f"{what}: nothing is given; write {example}")
     if len(items) > most:
         raise InputError(f"{what}: at most {most} numbers{_how_many(text)}")
-    if "" in items:
+    if empty:
         raise InputError(f"{what} {_shown(text)}: an entry is empty; write {example}")
     found: dict[int, None] = {}
     for item in items:
@@ -189,6 +190,8 @@ def _whole(item: object) -> int | None:
             return None
         size = int(match.group(2)) if len(match.group(2)) <= 400 else _HUGE
         return -size if match.group(1) == "-" else size
+    if getattr(item, "ndim", 0):  # an array is no number, whatever it holds
+        return None
     try:
         number = int(item)  # type: ignore[call-overload]
     except (TypeError, ValueError, OverflowError):

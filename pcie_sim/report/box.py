@@ -40,7 +40,7 @@ def box_blocks(box: Topology, *, width: int) -> list[Block]:
             "",
             bold("Path types between GPUs, in bus order"),
             _matrix(box),
-            f"  {_PATHS}",
+            wrapped(_PATHS, width=width, first="  "),
             *([f"  {_NET}"] if len(box.hosts) > 1 else []),
         ]
     if len(box.gpus) > 1:

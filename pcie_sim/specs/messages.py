@@ -39,11 +39,11 @@ _SAYS_TYPE = {
     "none_required": "expected nothing (null)",
 }
 _BOUNDS = {
-    "greater_than_equal": ("ge", "must be {} or more"),
-    "greater_than": ("gt", "must be more than {}"),
-    "less_than_equal": ("le", "must be {} or less"),
-    "less_than": ("lt", "must be less than {}"),
-    "multiple_of": ("multiple_of", "must be a multiple of {}"),
+    "greater_than_equal": "must be {} or more",
+    "greater_than": "must be more than {}",
+    "less_than_equal": "must be {} or less",
+    "less_than": "must be less than {}",
+    "multiple_of": "must be a multiple of {}",
 }
 
 
@@ -64,9 +64,7 @@ def readable(error: Mapping[str, Any]) -> str:
     if special is not None:
         return special(message, value)
     if kind in _BOUNDS:
-        name, words = _BOUNDS[kind]
-        bound = (error.get("ctx") or {}).get(name) or message.rpartition(" ")[2]
-        return f"{words.format(bound)}, found {found(value)}"
+        return f"{_BOUNDS[kind].format(message.rpartition(' ')[2])}, found {found(value)}"
     return message.removeprefix("Value error, ")
 
 

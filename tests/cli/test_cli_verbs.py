@@ -290,6 +290,42 @@ def test_output_is_the_json_and_the_table_is_still_printed(capsys: Capture, tmp_
     assert json.loads(out) == kept == json.loads(target.read_text())
 
 
+EVERY_JSON = {
+    "demo": ["--no-plot"],
+    "compare": [*KIMI, "--strategies", "tp8", "--concurrency", "1"],
+    "predict": [*KIMI, "--strategy", "tp8", "--concurrency", "1"],
+    "collective": ["all_reduce", "--topology", BOX, "--size", "1K"],
+    "topology list": [],
+    "topology show": [BOX],
+    "model list": [],
+    "model show": ["kimi-k2.6"],
+    "gpu list": [],
+    "gpu show": ["rtx-4090"],
+}
+
+
+@pytest.mark.parametrize("verb", EVERY_JSON)
+def test_every_verb_with_json_writes_it_too(verb: str, capsys: Capture, tmp_path: Path) -> None:
+    target = tmp_path / "answer.json"
+    out, err = run([*verb.split(), *EVERY_JSON[verb], "-o", str(target), "--json"], capsys)
+    assert err == f"wrote {target}\n"
+    assert target.read_text() == out
+
+
+def test_flows_write_json_too(capsys: Capture, tmp_path: Path) -> None:
+    path, target = tmp_path / "flows.yaml", tmp_path / "answer.json"
+    path.write_text('cases: [{id: a, links: {l: 1}, routes: {"a>b": [l]}, flows: [[0, a, b, 1]]}]')
+    out, _ = run(["flows", str(path), "-o", str(target)], capsys)
+    assert "makespan" in out
+    assert json.loads(target.read_text())["schema"] == "pcie-sim/flows/1"
+
+
+@pytest.mark.parametrize("verb", ["topology", "model", "gpu"])
+def test_help_of_a_group_is_not_cut(verb: str, capsys: Capture) -> None:
+    out, _ = run([verb, "--help"], capsys)
+    assert "..." not in out[out.index("Commands:") :]
+
+
 def test_plot_beside_json(capsys: Capture, tmp_path: Path) -> None:
     target = tmp_path / "a.svg"
     out, err = run(["compare", *KIMI, "--strategies", "tp8,pp8", "--concurrency", "1,8", "--plot", str(target), "--json"], capsys)
@@ -396,8 +432,9 @@ def test_help_lists_exactly_the_options_that_work(verb: str, capsys: Capture) ->
     assert re.search(rf"^Usage: pcie-sim {verb} ", out)
     options = set(re.findall(r"^  (?:-\w, )?--([a-z0-9-]+)", out, re.M)) - {"help"}
     assert options == set(VERBS[verb].split())
-    assert ("-o FILE" in out) is (verb in ("compare", "predict"))
+    assert "  -o FILE" in out, "what prints JSON also writes it"
     assert "\x1b" not in out
+    assert "..." not in out
 
 
 def test_help_of_the_program_names_every_verb_and_no_other(capsys: Capture) -> None:
@@ -451,6 +488,25 @@ def test_closed_streams_are_no_bug() -> None:
     assert (closed.returncode, closed.stderr) == (0, b"")
     mute = subprocess.run(f"{sys.executable} -m pcie_sim gpu show nope 2>&-", shell=True, cwd=ROOT, capture_output=True, timeout=60)  # noqa: S602
     assert (mute.returncode, mute.stdout) == (2, b"")
+
+
+@pytest.mark.parametrize(
+    ("redirect", "code"),
+    [("2>/dev/full", 2), (">/dev/full", 2), (">/dev/full 2>/dev/full", 2), ("2>&-", 2)],
+)
+def test_a_full_disk_does_not_change_the_exit_code(redirect: str, code: int) -> None:
+    verb = "topology show nope" if redirect.startswith("2") else "topology list"
+    found = subprocess.run(f"{sys.executable} -m pcie_sim {verb} {redirect}", shell=True, cwd=ROOT, capture_output=True, timeout=60)  # noqa: S602
+    assert found.returncode == code
+    assert b"Traceback" not in found.stderr
+    assert b"Exception ignored" not in found.stderr
+
+
+def test_remarks_that_nobody_can_read_change_nothing() -> None:
+    command = f"{sys.executable} -m pcie_sim gpu show rtx-4090 -o /dev/null 2>/dev/full"
+    found = subprocess.run(command, shell=True, cwd=ROOT, capture_output=True, timeout=60)  # noqa: S602
+    assert found.returncode == 0
+    assert b"rtx-4090" in found.stdout
 
 
 def test_json_needs_neither_rich_nor_matplotlib_nor_networkx() -> None:
