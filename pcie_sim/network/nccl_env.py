@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal
 
+from pcie_sim.catalog import load_typed_part
 from pcie_sim.errors import InputError, nearest, unknown_name
-from pcie_sim.specs.part import Algorithm, LibraryTuning, Protocol
+from pcie_sim.specs.part import Algorithm, LibraryPart, LibraryTuning, Protocol
 
 PROTOCOLS: tuple[Protocol, ...] = ("LL", "LL128", "Simple")
 ALGORITHMS: tuple[Algorithm, ...] = ("ring", "tree")
@@ -101,7 +102,7 @@ def _protocols(text: str, op: str, tuning: LibraryTuning) -> tuple[tuple[Protoco
 
 
 def _algorithms(text: str, op: str, tuning: LibraryTuning) -> tuple[tuple[Algorithm, ...], tuple[str, ...]]:
-    possible: tuple[Algorithm, ...] = ALGORITHMS if op == "all_reduce" else ("ring",)
+    possible: tuple[Algorithm, ...] = tuning.algorithms if op == "all_reduce" else ("ring",)
     value, notes = _readable("NCCL_ALGO", text, tuning)
     names, excluded = env_list(value, op)
     low = [name.lower() for name in names]
@@ -179,6 +180,11 @@ class _Names:
     @staticmethod
     def of(tuning: LibraryTuning) -> _Names:
         names = tuning.environment
+        if names is None:
+            nccl = load_typed_part("nccl", LibraryPart).tuning
+            names = nccl.environment if nccl is not None else None
+        if names is None:
+            return _Names((), (), (), ())
         return _Names(names.modelled, tuple(names.recorded.items()), names.one_node, names.known)
 
 

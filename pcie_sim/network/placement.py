@@ -13,7 +13,7 @@ from pcie_sim.collectives import Schedule, build_schedule
 from pcie_sim.evidence import weakest
 from pcie_sim.network.costs import Amount, Costs, add, amount, library_costs
 from pcie_sim.network.events import FlowSet
-from pcie_sim.network.library import Beliefs, beliefs
+from pcie_sim.network.library import RING_OPS, Beliefs, beliefs
 from pcie_sim.specs.part import Protocol
 
 if TYPE_CHECKING:
@@ -161,21 +161,29 @@ _MOST_KEPT = 1024
 
 
 def place(
-    topology: Topology, op: str, groups: Sequence[tuple[str, ...]], *, algorithm: str = "auto", fractions: Fractions | None = None
+    topology: Topology,
+    op: str,
+    groups: Sequence[tuple[str, ...]],
+    *,
+    algorithm: str = "auto",
+    fractions: Fractions | None = None,
+    as_given: bool = False,
 ) -> Placement:
     """``op`` on every group of GPU nodes (rank order) at the same time; kept per topology.
+
+    A ring follows the library's own order of the group's GPUs (the first stays first), unless ``as_given``.
 
     Raises:
         InputError: unknown op, algorithm or GPU, a GPU twice in a group, or a bad matrix.
         NoDataError: no costs for the library, or no modelled transport between two GPUs.
     """
     kept = _KNOWN.setdefault(topology, {})
-    key = (op, algorithm, tuple(groups), fractions)
+    key = (op, algorithm, tuple(groups), fractions, as_given)
     found = kept.get(key)
     if found is None:
         if len(kept) >= _MOST_KEPT:
             kept.clear()
-        found = kept[key] = _Builder(topology, op).build(groups, algorithm, fractions)
+        found = kept[key] = _Builder(topology, op).build(groups, algorithm, fractions, as_given)
     return found
 
 
@@ -188,7 +196,7 @@ class _Builder:
         self.class_route: list[Route] = []
         self.pairs: dict[tuple[str, str], Route] = {}
 
-    def build(self, groups: Sequence[tuple[str, ...]], algorithm: str, fractions: Fractions | None) -> Placement:
+    def build(self, groups: Sequence[tuple[str, ...]], algorithm: str, fractions: Fractions | None, as_given: bool) -> Placement:
         of_class: list[int] = []
         fraction: list[float] = []
         deps: list[tuple[int, ...]] = []
@@ -196,9 +204,10 @@ class _Builder:
         order: list[int] = []
         rounds: list[list[int]] = []
         schedules: list[Schedule] = []
-        for gpus in groups:
-            schedule = build_schedule(self.op, algorithm, len(gpus), fractions=fractions)
+        for group in groups:
+            schedule = build_schedule(self.op, algorithm, len(group), fractions=fractions)
             schedules.append(schedule)
+            gpus = self._ring(group) if schedule.algorithm == "ring" and not as_given else group
             offset = len(of_class)
             for transfer in schedule.transfers:
                 of_class.append(self._class(gpus[transfer.src], gpus[transfer.dst]))
@@ -214,7 +223,6 @@ class _Builder:
         capacity, rates, crowded = self._capacities(routes, of_class)
         pairs = {pair: self.topology.transport(*pair) for pair in self.pairs}
         labels = [item.evidence for item in pairs.values()]
-        tuning = self.costs.part.tuning if self.costs.part is not None else None
         return Placement(
             costs=self.costs,
             op=self.op,
@@ -235,11 +243,19 @@ class _Builder:
             largest_send=max(fraction, default=0.0),
             peers=max(len(gpus) for gpus in groups) - 1,
             crowded=crowded,
-            thinks=beliefs(self.topology, tuning, self.class_route) if tuning is not None and self.class_route else None,
+            thinks=beliefs(self.topology, self.costs.part, groups) if self.op in RING_OPS else None,
             reasons=tuple(dict.fromkeys(f"{item.kind}: {item.reason}" for item in pairs.values()))[:3],
             transport="+".join(sorted({route.transport for route in self.class_route})) or "none",
             transport_evidence=Amount(0.0, 0.0, weakest(labels)),
         )
+
+    def _ring(self, gpus: tuple[str, ...]) -> tuple[str, ...]:
+        """The library's ring through ``gpus``, from the first of them on; as they are when its choices are not modelled."""
+        thinks = beliefs(self.topology, self.costs.part, (gpus,)) if self.op in RING_OPS else None
+        if thinks is None:
+            return gpus
+        start = thinks.order.index(gpus[0])
+        return (*thinks.order[start:], *thinks.order[:start])
 
     def _class(self, src: str, dst: str) -> int:
         route = self.pairs.get((src, dst))

@@ -165,14 +165,16 @@ class LibraryTuning(Spec):
 
     source: Text
     evidence: Evidence
+    algorithms: tuple[Algorithm, ...] = ("ring", "tree")
+    """Algorithms whose beliefs are known."""
     base_latency: dict[Algorithm, dict[Protocol, float]]
     step_latency: dict[Literal["pcie", "nvlink"], dict[Algorithm, dict[Protocol, float]]]
     ring_share: dict[Protocol, float]
     """Bus bandwidth of a ring over its graph's, by protocol (LL: ``ring_ll_share``)."""
     ring_ll_share: dict[Literal["all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce"], float]
-    tree_share: dict[Literal["all", "LL", "LL128", "plain"], float]
+    tree_share: dict[Literal["all", "LL", "LL128", "plain"], float] = Field(default_factory=dict)
     """Bus bandwidth of a tree over its graph's: always, by protocol on top, and for the plain tree pattern on top."""
-    tree_correction: dict[Protocol, tuple[float, ...]]
+    tree_correction: dict[Protocol, tuple[float, ...]] = Field(default_factory=dict)
     """Factor on a tree's bandwidth by floor(log2(bytes / 64)), from 64 B up; 1 outside."""
     generations: dict[str, GenerationCaps]
     """Caps by least compute capability ("0", "8.0" ...)."""
@@ -199,7 +201,8 @@ class LibraryTuning(Spec):
     threads: ThreadRules
     p2p_ll_threshold: float
     """Largest send to one peer that goes by LL, bytes."""
-    environment: EnvironmentNames
+    environment: EnvironmentNames | None = None
+    """None: NCCL's."""
     changes: tuple[TuningChange, ...] = ()
 
 
