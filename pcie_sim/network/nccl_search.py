@@ -18,12 +18,19 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Literal
 
+from pcie_sim.network.nccl_bounds import Bounds
 from pcie_sim.network.nccl_graph import GB, NVL, PIX, SYS, Path, System
 from pcie_sim.network.nccl_rules import by_capability, capability
 from pcie_sim.specs.part import LibraryTuning, SearchRules
 
 Pattern = Literal["ring", "tree"]
-_TREE_SIMPLER = (9, 0)
+_Move = tuple[tuple[int, int], ...]
+"""What one path takes: (link, MB/s)."""
+
+
+def _mega(rate: float) -> int:
+    """GB/s as whole MB/s, as finely as the library itself counts."""
+    return round(rate * 1000)
 
 
 @dataclass(frozen=True)
@@ -179,26 +186,45 @@ class _Search:
 
 
 class _Run:
-    """One depth-first search at one speed with one set of allowed path classes."""
+    """One depth-first search at one speed with one set of allowed path classes. Rates are whole MB/s: sums stay exact."""
 
     def __init__(self, search: _Search, speed: float, kind: int, inter: int, same: bool) -> None:
         self.search, self.system = search, search.system
         self.speed, self.kind, self.inter, self.same = speed, kind, inter, same
         self.budget = search.limits.same_steps if same else search.limits.steps
-        self.tax = search.limits.tax
-        self.left = list(self.system.widths)
+        self.left = [_mega(width) for width in self.system.widths]
         self.count = len(self.system.gpus)
         self.channels: list[list[int]] = []
         self.hops = 0
         self.perfect = False
-        self.net_left = self.system.net.rate if self.system.net is not None else 0.0
         self.ceiling = search.bounds.channels(kind, speed) if search.shortcuts else None
 
     def go(self) -> None:
         """Fill ``search.found`` if something better turns up."""
         if self.ceiling is not None and self._hopeless(self.ceiling):
             return
+        system, net = self.system, self.system.net
+        self.moves = [[self._move(path, self.kind) for path in row] for row in system.paths]
+        self.next = [self._ranked(index) for index in range(self.count)]
+        self.enter = [self._move(path, self.inter) for path in net.to_gpu] if net is not None else None
+        self.leave = [self._move(path, self.inter) for path in net.from_gpu] if net is not None else None
+        self.net_left = net.rate if net is not None else 0.0
         self._channel()
+
+    def _move(self, path: Path | None, limit: int) -> _Move | None:
+        """What following ``path`` takes from the links; None when its class is not allowed."""
+        if path is None or path.kind > limit:
+            return None
+        taxed = _mega(self.speed * self.search.limits.tax)
+        plain = _mega(self.speed)
+        return tuple((link, taxed if path.taxed and pci else plain) for link, pci in zip(path.links, path.pci, strict=True))
+
+    def _ranked(self, index: int) -> list[int]:
+        """Where to go from a GPU: fastest path, fewest hops, then the next in order."""
+        row, count = self.system.paths[index], self.count
+        others = [((index + step) % count, step) for step in range(1, count)]
+        keys = [(-path.rate(self.system.widths), path.hops, step, other) for other, step in others if (path := row[other]) is not None]
+        return [other for *_, other in sorted(keys)]
 
     def _hopeless(self, ceiling: int) -> bool:
         """Nothing at this speed can beat what is known: fewer channels than needed, or no fewer hops for the same bandwidth."""
@@ -214,47 +240,37 @@ class _Run:
 
     def _channel(self) -> None:
         """Start the next channel."""
-        if self.system.net is not None:
+        if self.enter is not None:
             if self.net_left < self.speed:
                 return
             self.net_left -= self.speed
-            self._starts()
-            self.net_left += self.speed
-        else:
-            self._starts()
-
-    def _starts(self) -> None:
         if self.channels:
-            self._enter(self.channels[-1][0], [], "again")
+            self._first(self.channels[-1][0], self.channels[-1])
         else:
-            self._enter(0, [], "order")
+            self._first(0, range(self.count))
         if not self.same or not self.channels:
             for gpu in range(self.count):
                 if self._stop():
-                    return
-                self._enter(gpu, [], "free")
+                    break
+                self._first(gpu, None)
+        if self.enter is not None:
+            self.net_left += self.speed
 
     def _stop(self) -> bool:
         return self.budget <= 0 or (self.ceiling is not None and self._hopeless(self.ceiling))
 
-    def _enter(self, gpu: int, chosen: list[int], how: str) -> None:
-        """Place ``gpu`` after the ones already ``chosen`` if the links have room."""
-        if chosen:
-            path, limit = self.system.paths[chosen[-1]][gpu], self.kind
-        elif self.system.net is not None:
-            path, limit = self.system.net.to_gpu[gpu], self.inter
-        else:
-            path, limit = None, self.kind
-        if path is None:
-            if not chosen:
-                self._place(gpu, chosen, how)
+    def _first(self, gpu: int, forced: Sequence[int] | None) -> None:
+        if self.enter is None:
+            self._place(gpu, [], forced)
             return
-        if path.kind <= limit and self._take(path):
-            self._place(gpu, chosen, how)
-            self._give(path, path.hops)
-            self.hops -= path.hops
+        move = self.enter[gpu]
+        if move is not None and self._take(move):
+            self._place(gpu, [], forced)
+            self._give(move, len(move))
+            self.hops -= len(move)
 
-    def _place(self, gpu: int, chosen: list[int], how: str) -> None:
+    def _place(self, gpu: int, chosen: list[int], forced: Sequence[int] | None) -> None:
+        """Put ``gpu`` after the ones already ``chosen``, then whatever may follow it."""
         if self.budget <= 0:
             return
         self.budget -= 1
@@ -262,38 +278,27 @@ class _Run:
         if len(chosen) == self.count:
             self._close(chosen)
         else:
-            for following in self._next(chosen, how):
-                self._enter(following, chosen, how)
+            row = self.moves[gpu]
+            for following in self.next[gpu] if forced is None else (forced[len(chosen)],):
+                move = row[following]
+                if move is not None and following not in chosen and self._take(move):
+                    self._place(following, chosen, forced)
+                    self._give(move, len(move))
+                    self.hops -= len(move)
         chosen.pop()
-
-    def _next(self, chosen: Sequence[int], how: str) -> Sequence[int]:
-        if how == "order":
-            return (len(chosen),)
-        if how == "again":
-            return (self.channels[-1][len(chosen)],)
-        at = chosen[-1]
-        row = self.system.paths[at]
-        free = [(at + step) % self.count for step in range(1, self.count) if (at + step) % self.count not in chosen]
-        ways = [(gpu, row[gpu]) for gpu in free]
-        ranked = [(-path.rate(self.system.widths), path.hops, index, gpu) for index, (gpu, path) in enumerate(ways) if path is not None]
-        return [gpu for *_, gpu in sorted(ranked)]
 
     def _close(self, chosen: list[int]) -> None:
         """Back to the first GPU (ring) or to the card, then count the channel."""
-        if self.system.net is not None:
-            path, limit = self.system.net.from_gpu[chosen[-1]], self.inter
+        if self.leave is not None:
+            move = self.leave[chosen[-1]]
         elif self.search.pattern == "tree":
-            self._complete(chosen)
-            return
+            move = ()
         else:
-            back = self.system.paths[chosen[-1]][chosen[0]]
-            if back is None:
-                return
-            path, limit = back, self.kind
-        if path.kind <= limit and self._take(path):
+            move = self.moves[chosen[-1]][chosen[0]]
+        if move is not None and self._take(move):
             self._complete(chosen)
-            self._give(path, path.hops)
-            self.hops -= path.hops
+            self._give(move, len(move))
+            self.hops -= len(move)
 
     def _complete(self, chosen: list[int]) -> None:
         if self.budget <= 0:
@@ -312,126 +317,18 @@ class _Run:
             self._channel()
         self.channels.pop()
 
-    def _take(self, path: Path) -> bool:
-        """Subtract the speed from every link of ``path``; all or nothing."""
-        taxed = self.speed * self.tax if path.taxed else self.speed
-        for index, (link, pci) in enumerate(zip(path.links, path.pci, strict=True)):
-            need = taxed if pci else self.speed
-            if self.left[link] < need - 1e-9:
-                self._give(path, index)
+    def _take(self, move: _Move) -> bool:
+        """Subtract a move from its links; all or nothing."""
+        left = self.left
+        for index, (link, need) in enumerate(move):
+            if left[link] < need:
+                self._give(move, index)
                 return False
-            self.left[link] = round(self.left[link] - need, 3)
-        self.hops += path.hops
+            left[link] -= need
+        self.hops += len(move)
         return True
 
-    def _give(self, path: Path, count: int) -> None:
-        taxed = self.speed * self.tax if path.taxed else self.speed
-        for link, pci in zip(path.links[:count], path.pci[:count], strict=True):
-            self.left[link] = round(self.left[link] + (taxed if pci else self.speed), 3)
-
-
-class Bounds:
-    """How many channels can fit at most, and how many hops a channel has at least, by the path classes allowed.
-
-    For each link: GPUs whose every allowed way out (or in) uses it must each use it once a channel; and a ring must cross at least
-    once a link without which the GPUs fall apart. A chain (tree) may spare its last and its first GPU one such use, and for it the
-    GPUs' ways out are counted together.
-    """
-
-    def __init__(self, system: System, pattern: Pattern, tax: float) -> None:
-        self.system, self.pattern, self.tax = system, pattern, tax
-        self._needs: dict[int, list[tuple[float, float]]] = {}
-
-    def channels(self, kind: int, speed: float) -> int:
-        """An upper bound on channels of ``speed`` GB/s."""
-        widths, needs = self.system.widths, self._need(kind)
-        found = math.inf
-        for width, (_, charge) in zip(widths, needs, strict=True):
-            if charge > 0:
-                found = min(found, math.floor((width + 1e-6) / (charge * speed)))
-        if self.pattern == "tree":
-            found = min(found, self._chains(kind, speed))
-        return 10**6 if found == math.inf else int(found)
-
-    def hops(self, kind: int) -> float:
-        """A lower bound on links crossed by one channel."""
-        return sum(uses for uses, _ in self._need(kind))
-
-    def _chains(self, kind: int, speed: float) -> int:
-        """Every channel needs a way out of all GPUs but one, and every GPU has room for so many."""
-        count, room = len(self.system.gpus), 0
-        for index in range(count):
-            ways = self._ways(kind, index, out=True)
-            shared = self._shared(ways)
-            slots = [math.floor((self.system.widths[link] + 1e-6) / (charge * speed)) for link, charge in shared.items()]
-            room += min(slots, default=10**6) if ways else 0
-        return room // (count - 1)
-
-    def _charge(self, path: Path) -> dict[int, float]:
-        return {link: self.tax if path.taxed and pci else 1.0 for link, pci in zip(path.links, path.pci, strict=True)}
-
-    def _ways(self, kind: int, index: int, *, out: bool) -> list[dict[int, float]]:
-        count = len(self.system.gpus)
-        paths = [self.system.paths[index][other] if out else self.system.paths[other][index] for other in range(count)]
-        return [self._charge(path) for path in paths if path is not None and path.kind <= kind]
-
-    @staticmethod
-    def _shared(ways: Sequence[dict[int, float]]) -> dict[int, float]:
-        """Links that all ways have in common, with the least charge."""
-        if not ways:
-            return {}
-        links = set(ways[0]).intersection(*ways[1:])
-        return {link: min(way[link] for way in ways) for link in links}
-
-    def _need(self, kind: int) -> list[tuple[float, float]]:
-        """(uses, charge in units of the speed) of each link, at least, by one channel."""
-        if kind not in self._needs:
-            self._needs[kind] = self._count(kind)
-        return self._needs[kind]
-
-    def _count(self, kind: int) -> list[tuple[float, float]]:
-        system = self.system
-        count, links = len(system.gpus), len(system.widths)
-        found = [(0.0, 0.0)] * links
-        if system.net is not None:
-            return found
-        spare = 1 if self.pattern == "tree" else 0
-        for out in (True, False):
-            charges: list[list[float]] = [[] for _ in range(links)]
-            for index in range(count):
-                ways = self._ways(kind, index, out=out)
-                if not ways and not spare:
-                    return [(math.inf, math.inf)] * links
-                for link, charge in self._shared(ways).items():
-                    charges[link].append(charge)
-            for link, items in enumerate(charges):
-                kept = sorted(items)[: max(0, len(items) - spare)]
-                found[link] = (max(found[link][0], float(len(kept))), max(found[link][1], sum(kept)))
-        if not spare:
-            for link in range(links):
-                if found[link][0] == 0 and self._cuts(kind, link):
-                    found[link] = (1.0, self._least(kind, link))
-        return found
-
-    def _least(self, kind: int, link: int) -> float:
-        paths = (path for row in self.system.paths for path in row if path is not None and path.kind <= kind and link in path.links)
-        return min((self._charge(path)[link] for path in paths), default=math.inf)
-
-    def _cuts(self, kind: int, link: int) -> bool:
-        """Without ``link`` not every GPU can reach every other."""
-        count = len(self.system.gpus)
-        if not any(path is not None and link in path.links for row in self.system.paths for path in row):
-            return False
-
-        def reach(forward: bool) -> int:
-            seen, todo = {0}, [0]
-            while todo:
-                at = todo.pop()
-                for other in range(count):
-                    path = self.system.paths[at][other] if forward else self.system.paths[other][at]
-                    if other not in seen and path is not None and path.kind <= kind and link not in path.links:
-                        seen.add(other)
-                        todo.append(other)
-            return len(seen)
-
-        return reach(True) < count or reach(False) < count
+    def _give(self, move: _Move, count: int) -> None:
+        left = self.left
+        for link, need in move[:count]:
+            left[link] += need
