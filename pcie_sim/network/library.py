@@ -6,7 +6,7 @@ The pieces: ``nccl_graph`` (the box as it sees it), ``nccl_search`` (rings and t
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -15,7 +15,7 @@ from weakref import WeakKeyDictionary
 from pcie_sim.collectives import algorithms
 from pcie_sim.network.nccl_env import PROTOCOLS, Allowed, allowed, env_list, env_notes, limits, parse_protocol
 from pcie_sim.network.nccl_graph import GB, System, see
-from pcie_sim.network.nccl_rules import rules
+from pcie_sim.network.nccl_rules import by_capability, rules
 from pcie_sim.network.nccl_search import Graph, find
 from pcie_sim.network.nccl_tuning import Belief, TimeModel
 from pcie_sim.specs.part import LibraryPart, LibraryTuning, Protocol
@@ -104,8 +104,6 @@ def _think(topology: Topology, tuning: LibraryTuning, group: tuple[str, ...]) ->
 
 def fallback_text(system: System, tuning: LibraryTuning) -> str:
     """Why the ring search found nothing, in words."""
-    from pcie_sim.network.nccl_rules import by_capability
-
     slowest = min(by_capability(tuning.search_rates, system.capabilities[0])) / GB
     reason = "no ring fits at any speed"
     if system.socket_rate is not None and system.socket_rate < slowest:
@@ -196,8 +194,3 @@ def _runnable(op: str, candidates: Sequence[tuple[str, Protocol]], which: NDArra
     if missing:
         notes = (*notes, f"the library picks {', '.join(missing)} here; not modelled yet, ring used")
     return Choice(tuple((name if name in known else "ring", protocol) for name, protocol in candidates), which, notes)
-
-
-def describe(env: Mapping[str, str]) -> str:
-    """The environment as ``NAME=VALUE`` words."""
-    return " ".join(f"{key}={value}" for key, value in env.items())

@@ -3,13 +3,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from fakebox import FakeBox
+from nccl_boxes import box
 
 from pcie_sim import catalog
 from pcie_sim.collectives import algorithms
 from pcie_sim.errors import InputError, NoDataError, UnknownNameError
 from pcie_sim.network import call_times, time_collective
 from pcie_sim.network.costs import Amount, add, library_costs
-from pcie_sim.network.library import Beliefs, allowed, beliefs, env_list, parse_protocol
+from pcie_sim.network.library import Beliefs, allowed, beliefs, choose, env_list, parse_protocol
 from pcie_sim.network.nccl_rules import rules
 from pcie_sim.network.nccl_tuning import Belief, TimeModel, switch_points
 from pcie_sim.specs.machine import CclSettings
@@ -109,6 +110,26 @@ def test_switch_from_ll_against_published_times(name: str, env: dict[str, str], 
     assert points[0] == (1, ("ring", "LL")), source
     assert [candidate for _, candidate in points[1:]] == [("ring", "Simple")], source
     assert low < points[1][0] <= high, source
+
+
+@pytest.mark.parametrize(
+    ("gpu", "cpu", "layout", "ranks", "low_kib", "high_kib"),
+    # ai-dynamo/aiconfigurator, nccl-tests all_reduce: between which sizes the time hardly grows (or falls), as it does where LL gives
+    # way. rtx_pro_6000 (NCCL 2.29.2): 512 KiB to 1 MiB with 2, 4 and 8 GPUs; l40s (2.27.3): 256 to 512 KiB with 4 and 8. The trees of
+    # these two boxes are not published: two sockets of Intel's 22 GB/s class with GPUs in pairs below switches, and two Ice Lake
+    # sockets, are the layouts that agree with every row; one EPYC socket (938 and 1811 KiB) does not.
+    [("sm_120", "xeon-sapphire-rapids", {"sockets": 2, "switches": 4}, ranks, 512, 1024) for ranks in (2, 4, 8)]
+    + [("sm_89", "xeon-ice-lake", {"sockets": 2}, ranks, 256, 512) for ranks in (4, 8)],
+)
+def test_switch_points_tell_the_boxes_of_a_public_table(
+    gpu: str, cpu: str, layout: dict[str, int], ranks: int, low_kib: int, high_kib: int
+) -> None:
+    topology = box(gpu, cpu, version="2.29" if gpu == "sm_120" else "2.27", env={}, **layout)  # type: ignore[arg-type]
+    thinks = beliefs(topology, NCCL, (topology.gpus[:ranks],))
+    assert thinks is not None
+    points = switch_points(thinks.model, "all_reduce", allowed({}, "all_reduce", thinks.tuning), 1, 2.0**30)
+    assert [candidate for _, candidate in points] == [("ring", "LL"), ("ring", "Simple")]
+    assert low_kib * 1024 <= points[1][0] <= high_kib * 1024
 
 
 def test_small_calls_get_fewer_channels_and_threads() -> None:
@@ -274,6 +295,18 @@ def test_nccl_algo(text: str, wants_tree: bool, noted: bool) -> None:
     assert any("leaves nothing" in note for note in found.notes) == noted
     other = time_collective(BOX.with_settings(env={"NCCL_ALGO": text}), "all_gather", "1KiB")
     assert other.algorithm == "ring"
+
+
+def test_a_tree_runs_once_there_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    topology = BOX.with_settings(env={"NCCL_ALGO": "Tree"})
+    size = np.array([1024.0, 1e8])
+    monkeypatch.setattr("pcie_sim.network.library.algorithms", lambda op: ("ring", "tree"))
+    found = choose(topology, NCCL, "all_reduce", (topology.gpus,), size)
+    assert [found.candidates[index] for index in found.which] == [("tree", "LL"), ("tree", "Simple")]
+    monkeypatch.setattr("pcie_sim.network.library.algorithms", lambda op: ("ring",))
+    found = choose(topology, NCCL, "all_reduce", (topology.gpus,), size)
+    assert [found.candidates[index] for index in found.which] == [("ring", "LL"), ("ring", "Simple")]
+    assert any("picks tree" in note for note in found.notes)
 
 
 @pytest.mark.parametrize(
