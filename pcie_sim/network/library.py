@@ -186,10 +186,8 @@ def _forced(thinks: Beliefs, op: str, may: Allowed, algorithm: str, size: NDArra
 
 def _runnable(op: str, candidates: Sequence[tuple[str, Protocol]], which: NDArray[np.int64], notes: tuple[str, ...]) -> Choice:
     """Algorithms that are not registered give way to the ring, with a remark where one was picked."""
-    import numpy as np
-
     known = algorithms(op)
-    picked = {candidates[index][0] for index in np.unique(which)}
+    picked = {candidates[int(index)][0] for index in set(which.flat)}
     missing = sorted(picked - set(known))
     if missing:
         notes = (*notes, f"the library picks {', '.join(missing)} here; not modelled yet, ring used")

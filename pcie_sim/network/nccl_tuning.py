@@ -158,7 +158,7 @@ def switch_points(model: TimeModel, op: str, allowed: Allowed, low: float, high:
     import numpy as np
 
     octaves = math.log2(high / low)
-    grid = np.unique(np.round(low * 2.0 ** np.linspace(0.0, octaves, int(64 * octaves) + 1)))
+    grid = np.asarray(sorted(set(np.round(low * 2.0 ** np.linspace(0.0, octaves, int(64 * octaves) + 1)).tolist())))
     candidates, which = model.choose(op, allowed, grid)
     found: list[tuple[float, Candidate]] = [(low, candidates[int(which[0])])]
     for index in np.flatnonzero(np.diff(which)):
