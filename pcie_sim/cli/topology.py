@@ -30,7 +30,7 @@ def show(
     p2p: P2pOption = None,
     json: JsonOption = False,
 ) -> None:
-    """One box: its tree, path types and transports between GPUs, capacities with their evidence, assumptions."""
+    """One box: its tree, path types and transports between GPUs, what the collective library will do, capacities, assumptions."""
     from pcie_sim import study
     from pcie_sim.report.box import box_blocks, box_document
 

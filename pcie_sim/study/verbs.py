@@ -174,16 +174,22 @@ def collective(
     nccl: str | None = None,
     env: Mapping[str, str] | None = None,
     p2p: Literal["auto", "on", "off"] | None = None,
+    order: str | Sequence[str] | None = None,
 ) -> Timing:
     """The time of one collective call. ``size`` is the message as nccl-tests counts it for ``op``.
 
+    ``order`` names GPUs rank by rank (a list, or text like ``gpu0,gpu4``): a ring follows them as they stand.
+
     Raises:
-        InputError: unknown op, algorithm, protocol or engine, a bad size, fewer than two ranks or more than GPUs.
+        InputError: unknown op, algorithm, protocol, engine or GPU, a bad size, fewer than two ranks or more than GPUs.
     """
     box = _box(topology, nccl, env, p2p)
     if launch not in ("graph", "eager"):
         raise InputError(f"launch {launch!r} is not known; use graph or eager")
-    return time_collective(box, op, parse_bytes(size), ranks=ranks, algorithm=algorithm, protocol=protocol, launch=launch, engine=engine)
+    names = [name.strip() for name in order.split(",")] if isinstance(order, str) else order
+    return time_collective(
+        box, op, parse_bytes(size), ranks=ranks, algorithm=algorithm, protocol=protocol, launch=launch, engine=engine, order=names
+    )
 
 
 def flows(source: Where | Mapping[str, Any]) -> FlowsResult:
