@@ -11,7 +11,8 @@ import heapq
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pcie_sim.network.sharing import INFINITY, SMALL, TIE, LargeFill, fill_small
+from pcie_sim.network.incremental import IncrementalFluid
+from pcie_sim.network.sharing import INFINITY, SMALL, TIE, LargeFill, charged_route, fill_charged
 
 
 @dataclass(frozen=True)
@@ -20,6 +21,7 @@ class FlowSet:
 
     ``routes`` and ``caps`` are per class of flows, ``of_class`` gives each flow's class; all other sequences are per flow.
     ``previous`` is the flow before it in its stream, or -1. An empty ``deps``, ``latency`` or ``previous`` stands for none.
+    ``charges`` is per class, beside its route: how many bytes of each link one byte of a flow takes (empty: 1 each).
     """
 
     capacity: Sequence[float]
@@ -31,6 +33,7 @@ class FlowSet:
     latency: Sequence[float] = ()
     deps: Sequence[tuple[int, ...]] = ()
     previous: Sequence[int] = ()
+    charges: Sequence[tuple[int, ...]] = ()
 
     def link_bytes(self) -> list[float]:
         """Bytes over each capacity, by index."""
@@ -38,9 +41,9 @@ class FlowSet:
         for index, size in zip(self.of_class, self.size, strict=True):
             by_class[index] += size
         found = [0.0] * len(self.capacity)
-        for route, size in zip(self.routes, by_class, strict=True):
-            for link in route:
-                found[link] += size
+        for place, (route, size) in enumerate(zip(self.routes, by_class, strict=True)):
+            for link, times in zip(route, self.charges[place], strict=True) if self.charges else ((link, 1) for link in route):
+                found[link] += size * times
         return found
 
 
@@ -55,6 +58,9 @@ class FlowRun:
 
 _MEMO_NUMBERS = 20_000_000
 """Numbers kept in one run's solutions before they are dropped (about 160 MB of keys)."""
+_MOST_FRESH = 12
+"""Sets of moving flows that were not met before, from which a run counts as one that does not repeat (and finish times of
+different length, from which it is sure to be one); then following the changes is cheaper than solving whole sets (measured)."""
 
 
 class _SmallFluid:
@@ -62,7 +68,9 @@ class _SmallFluid:
 
     def __init__(self, flows: FlowSet) -> None:
         count = len(flows.routes)
-        self.capacity, self.routes, self.caps = flows.capacity, flows.routes, flows.caps
+        self.capacity, self.caps = flows.capacity, flows.caps
+        charges = flows.charges or (None,) * count
+        self.routes = [charged_route(route, times) for route, times in zip(flows.routes, charges, strict=True)]
         self.counts = [0] * count
         self.served = [0.0] * count
         self.rates = [0.0] * count
@@ -70,6 +78,7 @@ class _SmallFluid:
         self.solved: dict[tuple[int, ...], list[float]] = {}
         self.active: list[int] = []
         self.moving = 0
+        self.fresh = 0  # sets solved less sets met again
         self.stale = True
 
     def add(self, flow: int, index: int, size: float) -> None:
@@ -86,10 +95,11 @@ class _SmallFluid:
         if self.stale:
             key = tuple(self.counts)
             rates = self.solved.get(key)
+            self.fresh += 1 if rates is None else -1
             if rates is None:
                 if len(self.solved) * len(key) > _MEMO_NUMBERS:
                     self.solved.clear()
-                rates = self.solved[key] = fill_small(self.capacity, self.routes, self.counts, self.caps)
+                rates = self.solved[key] = fill_charged(self.capacity, self.routes, self.counts, self.caps)
             self.rates = rates
             self.active = [index for index, count in enumerate(key) if count]
             self.stale = False
@@ -123,7 +133,7 @@ class _LargeFluid:
 
         count = len(flows.routes)
         self.np = np
-        self.fill = LargeFill(flows.capacity, flows.routes, flows.caps)
+        self.fill = LargeFill(flows.capacity, flows.routes, flows.caps, flows.charges)
         self.counts = np.zeros(count, dtype=np.int64)
         self.served = np.zeros(count)
         self.rates = np.zeros(count)
@@ -132,6 +142,7 @@ class _LargeFluid:
         self.solved: dict[bytes, object] = {}
         self.active = np.zeros(0, dtype=np.int64)
         self.moving = 0
+        self.fresh = 0  # sets solved less sets met again
         self.stale = True
 
     def add(self, flow: int, index: int, size: float) -> None:
@@ -149,6 +160,7 @@ class _LargeFluid:
         if self.stale:
             key = self.counts.tobytes()
             rates = self.solved.get(key)
+            self.fresh += 1 if rates is None else -1
             if rates is None:
                 if len(self.solved) * len(self.counts) > _MEMO_NUMBERS:
                     self.solved.clear()
@@ -197,7 +209,11 @@ class _Engine:
         count = len(flows.of_class)
         self.flows = flows
         self.count = count
-        self.fluid: _SmallFluid | _LargeFluid = _SmallFluid(flows) if len(flows.routes) <= SMALL else _LargeFluid(flows)
+        self.fluid: _SmallFluid | _LargeFluid | IncrementalFluid
+        if not flows.deps and len(set(flows.size)) > _MOST_FRESH:
+            self.fluid = IncrementalFluid(flows)
+        else:
+            self.fluid = _SmallFluid(flows) if len(flows.routes) <= SMALL else _LargeFluid(flows)
         self.free = [not route and cap == INFINITY for route, cap in zip(flows.routes, flows.caps, strict=True)]
         self.finish = [-1.0] * count
         self.latency = flows.latency or (0.0,) * count
@@ -232,11 +248,22 @@ class _Engine:
             now = then
             for flow in worklist:
                 self._complete(flow, now)
+            if not isinstance(fluid, IncrementalFluid) and fluid.fresh > _MOST_FRESH:
+                fluid = self._follow(fluid)
             while starting and starting[0][0] <= now + slack:
                 self._move(heapq.heappop(starting)[1], now)
         if any(time < 0 for time in self.finish):
             raise ValueError("the dependencies of the flows form a cycle")
         return FlowRun(self.finish, max(self.finish, default=0.0), events)
+
+    def _follow(self, old: _SmallFluid | _LargeFluid) -> IncrementalFluid:
+        """Go on with a fluid that follows changes: this run does not repeat itself."""
+        self.fluid = fluid = IncrementalFluid(self.flows)
+        for index, queue in enumerate(old.queues):
+            done = float(old.served[index])
+            for goal, flow in queue:
+                fluid.add(flow, index, goal - done)
+        return fluid
 
     def _move(self, flow: int, now: float) -> None:
         before = self.previous[flow]

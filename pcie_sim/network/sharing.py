@@ -19,6 +19,8 @@ TIE = 1e-12
 SMALL = 160
 """Up to this many classes plain Python is faster than arrays (measured; both give the same rates)."""
 INFINITY = float("inf")
+Charged = tuple[tuple[int, int], ...]
+"""A route: each link once, and how often it is charged."""
 
 
 def max_min_rates(
@@ -49,8 +51,27 @@ def max_min_rates(
     return [float(rate) for rate in LargeFill(capacity, routes, limit).rates(weight)]
 
 
+def charged_route(route: Sequence[int], times: Sequence[int] | None = None) -> Charged:
+    """The links of a route, each once, with how often one byte of a flow is charged to it.
+
+    >>> charged_route((3, 5, 3))
+    ((3, 2), (5, 1))
+    """
+    if times is None and len(set(route)) == len(route):
+        return tuple([(link, 1) for link in route])
+    found: dict[int, int] = {}
+    for place, link in enumerate(route):
+        found[link] = found.get(link, 0) + (times[place] if times is not None else 1)
+    return tuple(found.items())
+
+
 def fill_small(capacity: Sequence[float], routes: Sequence[Sequence[int]], weights: Sequence[int], caps: Sequence[float]) -> list[float]:
     """Plain Python filling; see :func:`max_min_rates`."""
+    return fill_charged(capacity, [charged_route(route) for route in routes], weights, caps)
+
+
+def fill_charged(capacity: Sequence[float], routes: Sequence[Charged], weights: Sequence[int], caps: Sequence[float]) -> list[float]:
+    """The same for routes from :func:`charged_route`."""
     rates = [0.0] * len(routes)
     load: dict[int, int] = {}
     users: dict[int, list[int]] = {}
@@ -59,12 +80,12 @@ def fill_small(capacity: Sequence[float], routes: Sequence[Sequence[int]], weigh
         if not weight:
             continue
         growing.add(index)
-        for link in routes[index]:
+        for link, times in routes[index]:
             if link in load:
-                load[link] += weight
+                load[link] += weight * times
                 users[link].append(index)
             else:
-                load[link] = weight
+                load[link] = weight * times
                 users[link] = [index]
     capped = sorted(((caps[index], index) for index in growing if caps[index] < INFINITY), reverse=True)
     left = {link: capacity[link] for link in load}
@@ -88,9 +109,9 @@ def fill_small(capacity: Sequence[float], routes: Sequence[Sequence[int]], weigh
         for index in sorted(frozen):
             rates[index] = level
             weight = weights[index]
-            for link in routes[index]:
-                left[link] -= level * weight
-                load[link] -= weight
+            for link, times in routes[index]:
+                left[link] -= level * weight * times
+                load[link] -= weight * times
                 if not load[link]:
                     del load[link]
     return rates
@@ -99,13 +120,20 @@ def fill_small(capacity: Sequence[float], routes: Sequence[Sequence[int]], weigh
 class LargeFill:
     """Array filling for many classes; built once for a set of classes, asked with different weights."""
 
-    def __init__(self, capacity: Sequence[float], routes: Sequence[Sequence[int]], caps: Sequence[float]) -> None:
+    def __init__(
+        self,
+        capacity: Sequence[float],
+        routes: Sequence[Sequence[int]],
+        caps: Sequence[float],
+        charges: Sequence[Sequence[int]] = (),
+    ) -> None:
         import numpy as np
 
         self.capacity = np.asarray(capacity, dtype=float)
         lengths = np.fromiter((len(route) for route in routes), dtype=np.int64, count=len(routes))
         self.entry_class = np.repeat(np.arange(len(routes)), lengths)
         self.entry_link = np.fromiter((link for route in routes for link in route), dtype=np.int64, count=int(lengths.sum()))
+        self.entry_times = np.fromiter((times for row in charges for times in row), dtype=float) if charges else np.ones(len(self.entry_link))
         self.caps = np.asarray(caps, dtype=float)
         self.any_cap = bool(np.isfinite(self.caps).any())
 
@@ -118,9 +146,10 @@ class LargeFill:
         growing = weight > 0
         keep = growing[self.entry_class]
         entry_class, entry_link = self.entry_class[keep], self.entry_link[keep]
+        entry_load = weight[entry_class] * self.entry_times[keep]
         links = len(self.capacity)
         left = self.capacity.copy()
-        load = np.bincount(entry_link, weights=weight[entry_class], minlength=links)
+        load = np.bincount(entry_link, weights=entry_load, minlength=links)
         while growing.any():
             with np.errstate(divide="ignore", invalid="ignore"):
                 share = np.where(load > 0.5, left / load, np.inf)
@@ -138,8 +167,8 @@ class LargeFill:
             rates[frozen] = level
             growing &= ~frozen
             gone = frozen[entry_class]
-            taken = np.bincount(entry_link[gone], weights=weight[entry_class[gone]], minlength=links)
+            taken = np.bincount(entry_link[gone], weights=entry_load[gone], minlength=links)
             left -= level * taken
             load -= taken
-            entry_class, entry_link = entry_class[~gone], entry_link[~gone]
+            entry_class, entry_link, entry_load = entry_class[~gone], entry_link[~gone], entry_load[~gone]
         return rates
