@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pcie_sim.network.incremental import IncrementalFluid
-from pcie_sim.network.sharing import INFINITY, SMALL, TIE, LargeFill, charged_route, fill_charged
+from pcie_sim.network.sharing import INFINITY, SMALL, TIE, LargeFill, fill_small
 
 
 @dataclass(frozen=True)
@@ -68,9 +68,7 @@ class _SmallFluid:
 
     def __init__(self, flows: FlowSet) -> None:
         count = len(flows.routes)
-        self.capacity, self.caps = flows.capacity, flows.caps
-        charges = flows.charges or (None,) * count
-        self.routes = [charged_route(route, times) for route, times in zip(flows.routes, charges, strict=True)]
+        self.capacity, self.routes, self.caps = flows.capacity, flows.routes, flows.caps
         self.counts = [0] * count
         self.served = [0.0] * count
         self.rates = [0.0] * count
@@ -99,7 +97,7 @@ class _SmallFluid:
             if rates is None:
                 if len(self.solved) * len(key) > _MEMO_NUMBERS:
                     self.solved.clear()
-                rates = self.solved[key] = fill_charged(self.capacity, self.routes, self.counts, self.caps)
+                rates = self.solved[key] = fill_small(self.capacity, self.routes, self.counts, self.caps)
             self.rates = rates
             self.active = [index for index, count in enumerate(key) if count]
             self.stale = False
@@ -133,7 +131,7 @@ class _LargeFluid:
 
         count = len(flows.routes)
         self.np = np
-        self.fill = LargeFill(flows.capacity, flows.routes, flows.caps, flows.charges)
+        self.fill = LargeFill(flows.capacity, flows.routes, flows.caps)
         self.counts = np.zeros(count, dtype=np.int64)
         self.served = np.zeros(count)
         self.rates = np.zeros(count)
@@ -210,7 +208,7 @@ class _Engine:
         self.flows = flows
         self.count = count
         self.fluid: _SmallFluid | _LargeFluid | IncrementalFluid
-        if not flows.deps and len(set(flows.size)) > _MOST_FRESH:
+        if flows.charges or (not flows.deps and len(set(flows.size)) > _MOST_FRESH):
             self.fluid = IncrementalFluid(flows)
         else:
             self.fluid = _SmallFluid(flows) if len(flows.routes) <= SMALL else _LargeFluid(flows)

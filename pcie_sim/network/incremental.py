@@ -54,14 +54,14 @@ class IncrementalFluid:
         self.served = [0.0] * (new + 1)
         self.synced = [0.0] * (new + 1)
         self.heaps: list[list[tuple[float, int]]] = [[] for _ in range(new)]
-        self.ends = [INFINITY] * max(new, 1)
+        self.ends = [INFINITY] * new
+        self.agenda: list[tuple[float, int]] = []  # ends by time, with old ones among them
         self.full: dict[int, None] = dict.fromkeys(range(links, new))
         self.base = [0.0] * new
         self.load = [0] * new
-        # links that are not full: the logarithm of growth at which each has to be looked at again
+        # logarithm of the growth of all rates so far, and of that at which a link that is not full has to be looked at again
         self.growth = 0.0
         self.due = [INFINITY] * new
-        self.checks: list[tuple[float, int]] = []
         self.dirty: dict[int, None] = {}
         self.now = 0.0
         self.moving = 0
@@ -88,7 +88,10 @@ class IncrementalFluid:
         """Seconds until the next flow completes."""
         if self.dirty:
             self._solve()
-        left = min(self.ends) - self.now
+        agenda, ends = self.agenda, self.ends
+        while agenda and ends[agenda[0][1]] != agenda[0][0]:
+            heapq.heappop(agenda)
+        left = agenda[0][0] - self.now if agenda else INFINITY
         return left if left > 0.0 else 0.0
 
     def advance(self, seconds: float, slack: float) -> list[int]:
@@ -97,7 +100,12 @@ class IncrementalFluid:
         edge = self.now + slack
         done: list[int] = []
         level = self.level
-        for label in [label for label, end in enumerate(self.ends) if end <= edge]:
+        agenda = self.agenda
+        while agenda and agenda[0][0] <= edge:
+            end, label = heapq.heappop(agenda)
+            if self.ends[label] != end:
+                continue
+            self.ends[label] = -1.0  # the same end stands in the agenda at most once more
             self._sync(label)
             heap = self.heaps[label]
             bound = self.served[label] + level[label] * slack
@@ -149,11 +157,19 @@ class IncrementalFluid:
         while heap:
             key, index = heap[0]
             if self.queues[index] and self.label[index] == label and self.key[index] == key:
-                self.ends[label] = self.now + (key - self.served[label]) / self.level[label]
+                self._agree(label, self.now + (key - self.served[label]) / self.level[label])
                 return
             heapq.heappop(heap)
         self.ends[label] = INFINITY
         self.served[label] = 0.0
+
+    def _agree(self, label: int, end: float) -> None:
+        if end != self.ends[label]:
+            self.ends[label] = end
+            heapq.heappush(self.agenda, (end, label))
+            if len(self.agenda) > 8 * len(self.ends) + 64:
+                self.agenda = [(end, label) for label, end in enumerate(self.ends) if 0.0 <= end < INFINITY]
+                heapq.heapify(self.agenda)
 
     def _solve(self) -> None:
         filling = _Filling(self)
@@ -161,34 +177,38 @@ class IncrementalFluid:
         filling.release([label for label in self.dirty if label < self.links], [label for label in self.dirty if label >= self.links])
         self.dirty = {}
         filling.run()
-        while seeds := self._overdriven():
+        while seeds := self._overdriven(filling):
             filling = _Filling(self)
             filling.release(seeds)
             filling.run()
 
-    def _overdriven(self) -> list[int]:
-        """The links that were not full and would now carry too much, and all that holds flows on them."""
+    def _overdriven(self, filling: _Filling) -> list[int]:
+        """The links that ``filling`` left as not full and that would carry too much, and all that holds flows on them."""
+        columns, due = self.columns, self.due
+        grown = [(label, math.log(ratio)) for label, ratio in filling.ratios.items() if ratio > 1.0]
+        suspects: Iterable[int]
+        if 2 * sum([len(columns[label]) for label, _ in grown]) < self.links:
+            # few links are concerned: only their budgets shrink
+            for label, growth in grown:
+                for link in columns[label]:
+                    due[link] -= growth
+            suspects = dict.fromkeys([link for label, _ in grown for link in columns[label] if due[link] <= self.growth] + filling.tight)
+        else:
+            self.growth += max([growth for _, growth in grown], default=0.0)
+            suspects = [link for link, when in enumerate(due) if when <= self.growth]
         seeds: dict[int, None] = {}
-        again: list[tuple[float, int]] = []
-        checks = self.checks
-        while checks and checks[0][0] <= self.growth:
-            when, link = heapq.heappop(checks)
-            if self.due[link] != when:
-                continue
+        for link in suspects:
             used = sum([flows * self.level[label] for label, flows in self.rows[link].items()])
             if used > self.capacity[link] * (1.0 + TIE):
                 seeds[link] = None
                 seeds.update(dict.fromkeys(self.rows[link]))
-            elif used > 0.0:
-                again.append((self.plan(link, used), link))
-        for item in again:
-            heapq.heappush(checks, item)
+            self.plan(link, used)
         return list(seeds)
 
-    def plan(self, link: int, used: float) -> float:
-        """Growth of all rates at which ``link`` could be full."""
-        self.due[link] = self.growth + max(math.log(self.capacity[link] / used), 0.0)
-        return self.due[link]
+    def plan(self, link: int, used: float) -> None:
+        """Set the growth of all rates at which ``link``, of which ``used`` B/s are in use, could be full."""
+        free = self.capacity[link] / used if used > 0.0 else INFINITY
+        self.due[link] = self.growth + (math.log(free) if free > 1.0 else 0.0)
 
 
 class _Filling:
@@ -199,7 +219,8 @@ class _Filling:
         self.open: dict[int, None] = {}
         self.loose: set[int] = {fluid.new}
         self.touched: list[int] = []
-        self.ratio = 1.0
+        self.ratios: dict[int, float] = {}
+        self.tight: list[int] = []
 
     def release(self, labels: list[int], catchers: Iterable[int] = ()) -> None:
         """Loosen ``labels`` and open all that their flows cross; then weigh everything open."""
@@ -263,7 +284,6 @@ class _Filling:
                 self._empty(link)
         for label in self.touched:
             fluid._refresh(label)
-        fluid.growth += math.log(self.ratio)
 
     def _held_above(self, batch: list[int], edge: float) -> list[int]:
         """Labels outside whose flows on ``batch`` are faster than the level at which it is full."""
@@ -285,7 +305,7 @@ class _Filling:
             loose.discard(label)
             column = columns[label]
             if column and label < links:
-                self.ratio = max(self.ratio, level / fluid.level[label])
+                self.ratios[label] = level / fluid.level[label]
             for link in [link for link in opened if link in column] if len(opened) < len(column) else column:
                 if link in opened:
                     base[link] -= column[link] * level
@@ -297,30 +317,39 @@ class _Filling:
                 fluid.level[link] = level
 
     def _catch(self, link: int, level: float) -> None:
+        """``link`` holds all growing flows on it from now on."""
         fluid, opened, loose = self.fluid, self.open, self.loose
-        labels, served, base, load = fluid.label, fluid.served, fluid.base, fluid.load
+        labels, offset, queues, rows, columns = fluid.label, fluid.offset, fluid.queues, fluid.rows, fluid.columns
+        served, heap, base, load = fluid.served, fluid.heaps[link], fluid.base, fluid.load
+        here, highest = columns[link], self.ratios.get(link, 0.0)
         for index in [index for index in fluid.alive[link] if labels[index] in loose]:
-            label = labels[index]
-            if label != fluid.new:
-                self.ratio = max(self.ratio, level / fluid.level[label])
-            flows = len(fluid.queues[index])
-            fluid._charge(index, label, -flows)
-            fluid._charge(index, link, flows)
-            fluid.offset[index] += served[link] - served[label]
-            labels[index] = link
-            fluid._post(index, link)
+            label, queue = labels[index], queues[index]
+            if label != fluid.new and level > highest * fluid.level[label]:
+                highest = level / fluid.level[label]
+            there, flows = columns[label], len(queue)
             for other, times in fluid.routes[index]:
+                charge, row = flows * times, rows[other]
+                left = row[label] - charge
+                if left:
+                    row[label] = there[other] = left
+                else:
+                    del row[label], there[other]
+                row[link] = here[other] = row.get(link, 0) + charge
                 if other in opened:
-                    base[other] -= flows * times * level
-                    load[other] -= flows * times
+                    base[other] -= charge * level
+                    load[other] -= charge
+            labels[index] = link
+            moved = offset[index] + served[link] - served[label]
+            offset[index] = moved
+            key = fluid.key[index] = queue[0][0] + moved
+            heapq.heappush(heap, (key, index))
+        self.ratios[link] = highest
 
     def _empty(self, link: int) -> None:
         """``link`` is not full."""
         fluid = self.fluid
         fluid.level[link] = INFINITY
         fluid.full.pop(link, None)
-        used = fluid.capacity[link] - fluid.base[link]
-        if fluid.rows[link] and used > 0.0:
-            heapq.heappush(fluid.checks, (fluid.plan(link, used), link))
-        else:
-            fluid.due[link] = INFINITY
+        fluid.plan(link, fluid.capacity[link] - fluid.base[link])
+        if fluid.due[link] <= fluid.growth:
+            self.tight.append(link)

@@ -67,11 +67,6 @@ def charged_route(route: Sequence[int], times: Sequence[int] | None = None) -> C
 
 def fill_small(capacity: Sequence[float], routes: Sequence[Sequence[int]], weights: Sequence[int], caps: Sequence[float]) -> list[float]:
     """Plain Python filling; see :func:`max_min_rates`."""
-    return fill_charged(capacity, [charged_route(route) for route in routes], weights, caps)
-
-
-def fill_charged(capacity: Sequence[float], routes: Sequence[Charged], weights: Sequence[int], caps: Sequence[float]) -> list[float]:
-    """The same for routes from :func:`charged_route`."""
     rates = [0.0] * len(routes)
     load: dict[int, int] = {}
     users: dict[int, list[int]] = {}
@@ -80,12 +75,12 @@ def fill_charged(capacity: Sequence[float], routes: Sequence[Charged], weights: 
         if not weight:
             continue
         growing.add(index)
-        for link, times in routes[index]:
+        for link in routes[index]:
             if link in load:
-                load[link] += weight * times
+                load[link] += weight
                 users[link].append(index)
             else:
-                load[link] = weight * times
+                load[link] = weight
                 users[link] = [index]
     capped = sorted(((caps[index], index) for index in growing if caps[index] < INFINITY), reverse=True)
     left = {link: capacity[link] for link in load}
@@ -109,9 +104,9 @@ def fill_charged(capacity: Sequence[float], routes: Sequence[Charged], weights: 
         for index in sorted(frozen):
             rates[index] = level
             weight = weights[index]
-            for link, times in routes[index]:
-                left[link] -= level * weight * times
-                load[link] -= weight * times
+            for link in routes[index]:
+                left[link] -= level * weight
+                load[link] -= weight
                 if not load[link]:
                     del load[link]
     return rates
@@ -120,20 +115,13 @@ def fill_charged(capacity: Sequence[float], routes: Sequence[Charged], weights: 
 class LargeFill:
     """Array filling for many classes; built once for a set of classes, asked with different weights."""
 
-    def __init__(
-        self,
-        capacity: Sequence[float],
-        routes: Sequence[Sequence[int]],
-        caps: Sequence[float],
-        charges: Sequence[Sequence[int]] = (),
-    ) -> None:
+    def __init__(self, capacity: Sequence[float], routes: Sequence[Sequence[int]], caps: Sequence[float]) -> None:
         import numpy as np
 
         self.capacity = np.asarray(capacity, dtype=float)
         lengths = np.fromiter((len(route) for route in routes), dtype=np.int64, count=len(routes))
         self.entry_class = np.repeat(np.arange(len(routes)), lengths)
         self.entry_link = np.fromiter((link for route in routes for link in route), dtype=np.int64, count=int(lengths.sum()))
-        self.entry_times = np.fromiter((times for row in charges for times in row), dtype=float) if charges else np.ones(len(self.entry_link))
         self.caps = np.asarray(caps, dtype=float)
         self.any_cap = bool(np.isfinite(self.caps).any())
 
@@ -146,10 +134,9 @@ class LargeFill:
         growing = weight > 0
         keep = growing[self.entry_class]
         entry_class, entry_link = self.entry_class[keep], self.entry_link[keep]
-        entry_load = weight[entry_class] * self.entry_times[keep]
         links = len(self.capacity)
         left = self.capacity.copy()
-        load = np.bincount(entry_link, weights=entry_load, minlength=links)
+        load = np.bincount(entry_link, weights=weight[entry_class], minlength=links)
         while growing.any():
             with np.errstate(divide="ignore", invalid="ignore"):
                 share = np.where(load > 0.5, left / load, np.inf)
@@ -167,8 +154,8 @@ class LargeFill:
             rates[frozen] = level
             growing &= ~frozen
             gone = frozen[entry_class]
-            taken = np.bincount(entry_link[gone], weights=entry_load[gone], minlength=links)
+            taken = np.bincount(entry_link[gone], weights=weight[entry_class[gone]], minlength=links)
             left -= level * taken
             load -= taken
-            entry_class, entry_link, entry_load = entry_class[~gone], entry_link[~gone], entry_load[~gone]
+            entry_class, entry_link = entry_class[~gone], entry_link[~gone]
         return rates
