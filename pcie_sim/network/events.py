@@ -8,56 +8,20 @@ moving flows changes; with its last byte it is complete. Ties within 1e-12 of th
 from __future__ import annotations
 
 import heapq
-from collections.abc import Sequence
-from dataclasses import dataclass
 
+from pcie_sim.network.flowset import ArrayRun, FlowArrays, FlowRun, FlowSet, arrays_of, lists_of
 from pcie_sim.network.incremental import IncrementalFluid
 from pcie_sim.network.sharing import INFINITY, SMALL, TIE, LargeFill, fill_small
+from pcie_sim.network.symmetry import quotient
 
+__all__ = ["ArrayRun", "FlowArrays", "FlowRun", "FlowSet", "simulate", "simulate_arrays"]
 
-@dataclass(frozen=True)
-class FlowSet:
-    """Flows on capacities. Seconds, bytes, B/s.
-
-    ``routes`` and ``caps`` are per class of flows, ``of_class`` gives each flow's class; all other sequences are per flow.
-    ``previous`` is the flow before it in its stream, or -1. An empty ``deps``, ``latency`` or ``previous`` stands for none.
-    ``charges`` is per class, beside its route: how many bytes of each link one byte of a flow takes (empty: 1 each).
-    """
-
-    capacity: Sequence[float]
-    routes: Sequence[tuple[int, ...]]
-    caps: Sequence[float]
-    of_class: Sequence[int]
-    size: Sequence[float]
-    start: Sequence[float] = ()
-    latency: Sequence[float] = ()
-    deps: Sequence[tuple[int, ...]] = ()
-    previous: Sequence[int] = ()
-    charges: Sequence[tuple[int, ...]] = ()
-
-    def link_bytes(self) -> list[float]:
-        """Bytes over each capacity, by index."""
-        by_class = [0.0] * len(self.routes)
-        for index, size in zip(self.of_class, self.size, strict=True):
-            by_class[index] += size
-        found = [0.0] * len(self.capacity)
-        for place, (route, size) in enumerate(zip(self.routes, by_class, strict=True)):
-            for link, times in zip(route, self.charges[place], strict=True) if self.charges else ((link, 1) for link in route):
-                found[link] += size * times
-        return found
-
-
-@dataclass(frozen=True)
-class FlowRun:
-    """What happened: completion time of each flow (s), the last of them, and how many moments something changed."""
-
-    finish: list[float]
-    makespan: float
-    events: int
 
 
 _MEMO_NUMBERS = 20_000_000
 """Numbers kept in one run's solutions before they are dropped (about 160 MB of keys)."""
+_MANY, _MANY_EQUAL = 512, 4
+"""Flows, and flows per size, from which it pays to look for groups of equal flows (measured)."""
 _MOST_FRESH = 12
 """Sets of moving flows that were not met before, from which a run counts as one that does not repeat (and finish times of
 different length, from which it is sure to be one); then following the changes is cheaper than solving whole sets (measured)."""
@@ -197,7 +161,31 @@ def simulate(flows: FlowSet) -> FlowRun:
     Raises:
         ValueError: dependencies that form a cycle (schedules are proven acyclic; a caller's bug).
     """
+    count = len(flows.of_class)
+    if count >= _MANY and not flows.charges and len(set(flows.size)) * _MANY_EQUAL <= count:
+        found = quotient(arrays_of(flows))
+        if found is not None:
+            one, group = found
+            run = _Engine(one).run()
+            return FlowRun([run.finish[index] for index in group.tolist()], run.makespan, run.events)
     return _Engine(flows).run()
+
+
+def simulate_arrays(flows: FlowArrays) -> ArrayRun:
+    """Run ``flows`` to the end. Groups of equal flows are solved as one; the answer is exact with and without them.
+
+    Raises:
+        ValueError: dependencies that form a cycle.
+    """
+    import numpy as np
+
+    found = quotient(flows)
+    if found is None:
+        single = _Engine(lists_of(flows)).run()
+        return ArrayRun(np.array(single.finish), single.makespan, single.events, flows.count)
+    one, group = found
+    run = _Engine(one).run()
+    return ArrayRun(np.array(run.finish)[group], run.makespan, run.events, len(one.size))
 
 
 class _Engine:
