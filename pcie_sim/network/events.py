@@ -17,7 +17,6 @@ from pcie_sim.network.symmetry import quotient
 __all__ = ["ArrayRun", "FlowArrays", "FlowRun", "FlowSet", "simulate", "simulate_arrays"]
 
 
-
 _MEMO_NUMBERS = 20_000_000
 """Numbers kept in one run's solutions before they are dropped (about 160 MB of keys)."""
 _MANY, _MANY_EQUAL = 512, 4

@@ -253,6 +253,7 @@ class _Filling:
             fluid._sync(label)
         self.touched += fresh
         rows, capacity, base, load = fluid.rows, fluid.capacity, fluid.base, fluid.load
+        crowded: list[int] = []
         for link in opened:
             left, growing = capacity[link], 0
             for label, flows in rows[link].items():
@@ -261,6 +262,11 @@ class _Filling:
                 else:
                     left -= flows * level[label]
             base[link], load[link] = left, growing
+            if not growing and left < -TIE * capacity[link] and link < links:
+                crowded.append(link)
+        if crowded:
+            # flows that were added to others fill a link by themselves: none of them can stay as it was
+            self.release([label for link in crowded for label in rows[link]])
 
     def run(self) -> None:
         fluid, opened, links = self.fluid, self.open, self.fluid.links
