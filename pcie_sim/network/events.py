@@ -195,10 +195,11 @@ class _Engine:
         self.flows = flows
         self.count = count
         self.fluid: _SmallFluid | _LargeFluid | IncrementalFluid
-        if flows.charges or (not flows.deps and len(set(flows.size)) > _MOST_FRESH):
+        many = len(flows.routes) > SMALL
+        if flows.charges or (not flows.deps and (many or len(set(flows.size)) > _MOST_FRESH)):
             self.fluid = IncrementalFluid(flows)
         else:
-            self.fluid = _SmallFluid(flows) if len(flows.routes) <= SMALL else _LargeFluid(flows)
+            self.fluid = _LargeFluid(flows) if many else _SmallFluid(flows)
         self.free = [not route and cap == INFINITY for route, cap in zip(flows.routes, flows.caps, strict=True)]
         self.finish = [-1.0] * count
         self.latency = flows.latency or (0.0,) * count
