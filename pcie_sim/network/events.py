@@ -161,7 +161,8 @@ def simulate(flows: FlowSet) -> FlowRun:
         ValueError: dependencies that form a cycle (schedules are proven acyclic; a caller's bug).
     """
     count = len(flows.of_class)
-    if count >= _MANY and not flows.charges and len(set(flows.size)) * _MANY_EQUAL <= count:
+    alone = not (flows.charges or flows.deps or flows.previous)
+    if count >= _MANY and alone and len(set(flows.size)) * _MANY_EQUAL <= count:
         found = quotient(arrays_of(flows))
         if found is not None:
             one, group = found
@@ -171,11 +172,7 @@ def simulate(flows: FlowSet) -> FlowRun:
 
 
 def simulate_arrays(flows: FlowArrays) -> ArrayRun:
-    """Run ``flows`` to the end. Groups of equal flows are solved as one; the answer is exact with and without them.
-
-    Raises:
-        ValueError: dependencies that form a cycle.
-    """
+    """Run ``flows`` to the end. Groups of equal flows are solved as one; the answer is exact with and without them."""
     import numpy as np
 
     found = quotient(flows)

@@ -54,14 +54,12 @@ class FlowRun:
 
 @dataclass(frozen=True, eq=False)
 class FlowArrays:
-    """The same for many flows. Seconds, bytes, B/s.
+    """Many flows that wait for nothing but their start. Seconds, bytes, B/s.
 
     Args:
         capacity: (links,) B/s.
         routes: (width, flows) links of each flow, one column a flow, in the order of its way; -1 anywhere stands for nothing.
         size: (flows,) bytes, or one number for all; likewise ``cap`` (B/s), ``start`` and ``latency`` (s).
-        deps: (width, flows) flows that have to be complete before, -1 stands for nothing; or None.
-        previous: (flows,) the flow before it in its stream or -1; or None.
     """
 
     capacity: NDArray[np.float64]
@@ -70,8 +68,6 @@ class FlowArrays:
     cap: NDArray[np.float64] | float = float("inf")
     start: NDArray[np.float64] | float = 0.0
     latency: NDArray[np.float64] | float = 0.0
-    deps: NDArray[np.int32] | None = None
-    previous: NDArray[np.int32] | None = None
 
     @property
     def count(self) -> int:
@@ -92,7 +88,7 @@ class ArrayRun:
 
 
 def arrays_of(flows: FlowSet) -> FlowArrays:
-    """The same flows in arrays."""
+    """The same flows in arrays; without what they wait for."""
     import numpy as np
 
     of_class = np.asarray(flows.of_class, dtype=np.int64)
@@ -105,8 +101,6 @@ def arrays_of(flows: FlowSet) -> FlowArrays:
         cap=caps[of_class] if len(caps) else float("inf"),
         start=np.asarray(flows.start, dtype=float) if len(flows.start) else 0.0,
         latency=np.asarray(flows.latency, dtype=float) if len(flows.latency) else 0.0,
-        deps=_columns(flows.deps) if len(flows.deps) else None,
-        previous=np.asarray(flows.previous, dtype=np.int32) if len(flows.previous) else None,
     )
 
 
@@ -145,8 +139,6 @@ def lists_of(flows: FlowArrays) -> FlowSet:
         size=per_flow(flows.size),
         start=per_flow(flows.start),
         latency=per_flow(flows.latency),
-        deps=[tuple(dep for dep in column if dep >= 0) for column in flows.deps.T.tolist()] if flows.deps is not None else (),
-        previous=flows.previous.tolist() if flows.previous is not None else (),
     )
 
 

@@ -2,8 +2,8 @@
 
 Colour refinement (the equitable partition; Grohe, Kersting, Mladenov and Selman, Dimension Reduction via Colour Refinement,
 ESA 2014, for the linear programs that max-min sharing is made of): flows start with the colour of their size, cap, start and
-start-up, links with that of their capacity; then flows are told apart by the colours of the links on their way and of the flows
-they wait for, and links by how many flows of each colour cross them, until nothing changes. Then every link of one colour
+start-up, links with that of their capacity; then flows are told apart by the colours of the links on their way, and
+links by how many flows of each colour cross them, until nothing changes. Then every link of one colour
 carries the same numbers of flows of each colour, so that all of one colour fill up, and all flows of one colour end, at the
 same moment: one flow and one link of each colour give the exact answer. No hashes: equal colours are equal counts.
 """
@@ -50,12 +50,6 @@ def quotient(flows: FlowArrays) -> tuple[FlowSet, Colours] | None:
         picked: list[float] = (array[first] if array.ndim else np.full(groups, float(array))).tolist()
         return picked
 
-    deps: list[tuple[int, ...]] = []
-    if flows.deps is not None:
-        deps = [tuple(int(colour[dep]) for dep in column if dep >= 0) for column in flows.deps[:, first].T.tolist()]
-    previous: list[int] = []
-    if flows.previous is not None:
-        previous = [int(colour[before]) if before >= 0 else -1 for before in flows.previous[first].tolist()]
     one = FlowSet(
         capacity=np.asarray(flows.capacity, dtype=float)[link].tolist(),
         routes=[tuple(kind for kind, times in enumerate(row) if times) for row in crossing],
@@ -64,8 +58,6 @@ def quotient(flows: FlowArrays) -> tuple[FlowSet, Colours] | None:
         size=of_first(flows.size),
         start=of_first(flows.start),
         latency=of_first(flows.latency),
-        deps=deps,
-        previous=previous,
         charges=[tuple(times for times in row if times) for row in crossing],
     )
     return one, colour
@@ -78,29 +70,12 @@ def _refine(flows: FlowArrays) -> tuple[Colours, NDArray[np.int64], Colours] | N
     count, links = flows.count, len(flows.capacity)
     colour, groups = _beginning(flows)
     link_colour, kinds = _names(np.unique(np.asarray(flows.capacity, dtype=float), return_inverse=True)[1], max(links, 1))
-    columns: list[NDArray[np.int32]] = []
-    if flows.deps is not None:
-        depth = _depths(flows)
-        if depth is None:
-            return None
-        colour, groups = _mixed(colour, groups, [depth], int(depth.max(initial=0)) + 1)
-    if flows.previous is not None:
-        followers = np.full(count, -1, dtype=np.int32)
-        has = np.flatnonzero(flows.previous >= 0)
-        followers[flows.previous[has]] = has
-        columns = [flows.previous, followers]
     counts = np.zeros((links, 1), dtype=np.int64)
     while groups * _WORTH <= count and (links + 1) * groups <= _TABLE:
         before = groups, kinds
         # index -1 (nothing) reads the last entry, a colour of its own
         padded = np.append(link_colour, np.int32(kinds))
         colour, groups = _mixed(colour, groups, (padded[row] for row in flows.routes), kinds + 1)
-        if flows.deps is not None:
-            waits = np.sort(np.append(colour, np.int32(groups))[flows.deps], axis=0)
-            colour, groups = _mixed(colour, groups, waits, groups + 1)
-        if columns:
-            around = np.append(colour, np.int32(groups))
-            colour, groups = _mixed(colour, groups, [around[column] for column in columns], groups + 1)
         if groups * _WORTH > count or (links + 1) * groups > _TABLE:
             break
         counts = _crossings(flows.routes, colour, groups, links)
@@ -167,18 +142,3 @@ def _crossings(routes: NDArray[np.int32], colour: Colours, groups: int, links: i
         key += colour
         total += np.bincount(key, minlength=len(total))
     return total.reshape(links + 1, groups)[1:]
-
-
-def _depths(flows: FlowArrays) -> Colours | None:
-    """The longest chain of flows that each waits for; it saves rounds. None unless flows only wait for flows listed before."""
-    import numpy as np
-
-    depth = [0] * flows.count
-    deps = flows.deps if flows.deps is not None else np.zeros((0, flows.count), dtype=np.int32)
-    for index, column in enumerate(deps.T.tolist()):
-        for dep in column:
-            if dep >= index:
-                return None
-            if dep >= 0 and depth[dep] >= depth[index]:
-                depth[index] = depth[dep] + 1
-    return np.array(depth, dtype=np.int32)
