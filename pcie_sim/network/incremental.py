@@ -324,32 +324,42 @@ class _Filling:
 
     def _catch(self, link: int, level: float) -> None:
         """``link`` holds all growing flows on it from now on."""
-        fluid, opened, loose = self.fluid, self.open, self.loose
-        labels, offset, queues, rows, columns = fluid.label, fluid.offset, fluid.queues, fluid.rows, fluid.columns
-        served, heap, base, load = fluid.served, fluid.heaps[link], fluid.base, fluid.load
-        here, highest = columns[link], self.ratios.get(link, 0.0)
+        fluid, loose, push = self.fluid, self.loose, heapq.heappush
+        labels, offset, keys, queues, routes = fluid.label, fluid.offset, fluid.key, fluid.queues, fluid.routes
+        heap, served, here = fluid.heaps[link], fluid.served, fluid.served[link]
+        moved: dict[int, dict[int, int]] = {}  # by old label: by link: flows
         for index in [index for index in fluid.alive[link] if labels[index] in loose]:
             label, queue = labels[index], queues[index]
-            if label != fluid.new and level > highest * fluid.level[label]:
-                highest = level / fluid.level[label]
-            there, flows = columns[label], len(queue)
-            for other, times in fluid.routes[index]:
-                charge, row = flows * times, rows[other]
-                left = row[label] - charge
-                if left:
-                    row[label] = there[other] = left
-                else:
-                    del row[label], there[other]
-                row[link] = here[other] = row.get(link, 0) + charge
-                if other in opened:
-                    base[other] -= charge * level
-                    load[other] -= charge
+            charges = moved.get(label)
+            if charges is None:
+                charges = moved[label] = {}
+            flows = len(queue)
+            for other, times in routes[index]:
+                charges[other] = charges.get(other, 0) + flows * times
             labels[index] = link
-            moved = offset[index] + served[link] - served[label]
-            offset[index] = moved
-            key = fluid.key[index] = queue[0][0] + moved
-            heapq.heappush(heap, (key, index))
-        self.ratios[link] = highest
+            shift = offset[index] = offset[index] + here - served[label]
+            key = keys[index] = queue[0][0] + shift
+            push(heap, (key, index))
+        for label, charges in moved.items():
+            if label != fluid.new:
+                self.ratios[link] = max(self.ratios.get(link, 0.0), level / fluid.level[label])
+            self._pass_on(label, link, charges, level)
+
+    def _pass_on(self, old: int, new: int, charges: dict[int, int], level: float) -> None:
+        """``charges`` by link go from one label to another, which fixes them at ``level``."""
+        rows, there, here = self.fluid.rows, self.fluid.columns[old], self.fluid.columns[new]
+        opened, base, load = self.open, self.fluid.base, self.fluid.load
+        for link, charge in charges.items():
+            row = rows[link]
+            left = row[old] - charge
+            if left:
+                row[old] = there[link] = left
+            else:
+                del row[old], there[link]
+            row[new] = here[link] = row.get(new, 0) + charge
+            if link in opened:
+                base[link] -= charge * level
+                load[link] -= charge
 
     def _empty(self, link: int) -> None:
         """``link`` is not full."""
