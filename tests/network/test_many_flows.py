@@ -110,7 +110,7 @@ def test_followed_levels_are_those_of_a_fresh_solution(case: Case) -> None:
             counts = [len(queue) for queue in self.queues]
             fresh = fill_small(flows.capacity, flows.routes, counts, flows.caps)
             moving = [index for index, count in enumerate(counts) if count]
-            assert [self.level[self.label[index]] for index in moving] == pytest.approx([fresh[index] for index in moving], rel=1e-9)
+            assert [self.level[self.pack[index].label] for index in moving] == pytest.approx([fresh[index] for index in moving], rel=1e-9)
 
     engine = _Engine(flows)
     engine.fluid = Checked(flows)
