@@ -88,8 +88,15 @@ class ArrayRun:
 
 
 def arrays_of(flows: FlowSet) -> FlowArrays:
-    """The same flows in arrays; without what they wait for."""
+    """The same flows in arrays.
+
+    Raises:
+        ValueError: flows that wait for others, or charges.
+    """
     import numpy as np
+
+    if flows.deps or flows.previous or flows.charges:
+        raise ValueError("arrays hold only flows that wait for nothing but their start")
 
     of_class = np.asarray(flows.of_class, dtype=np.int64)
     by_class = _columns(flows.routes)

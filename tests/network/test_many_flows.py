@@ -147,6 +147,11 @@ def test_lists_and_arrays_describe_the_same(case: Case) -> None:
     assert back.link_bytes() == pytest.approx(flows.link_bytes())
 
 
+def test_flows_that_wait_are_not_put_in_arrays() -> None:
+    with pytest.raises(ValueError, match="wait for nothing"):
+        arrays_of(FlowSet([1.0], [(0,)], [INFINITY], [0, 0], [1.0, 1.0], deps=[(), (0,)]))
+
+
 def test_charges_stand_for_repeated_links() -> None:
     once = FlowSet([12.0, 5.0], [(0, 1)], [INFINITY], [0, 0], [6.0, 6.0], charges=[(3, 1)])
     assert charged_route((0, 0, 0, 1)) == charged_route((0, 1), (3, 1)) == ((0, 3), (1, 1))
