@@ -29,6 +29,9 @@ def collective(
     engine: Annotated[
         str, typer.Option("--engine", metavar="analytic|event", help="Closed form, or every transfer simulated.")
     ] = "analytic",
+    order: Annotated[
+        str | None, typer.Option("--order", metavar="LIST", help="GPUs rank by rank, like gpu0,gpu4,gpu1: a ring follows them.")
+    ] = None,
     env: EnvOption = None,
     nccl: NcclOption = None,
     p2p: P2pOption = None,
@@ -49,6 +52,7 @@ def collective(
         protocol=protocol,
         launch=launch,  # type: ignore[arg-type]
         engine=engine,  # type: ignore[arg-type]
+        order=order,
         nccl=nccl,
         env=parse_env(env),
         p2p=p2p,  # type: ignore[arg-type]

@@ -32,7 +32,7 @@ def show(
     json: JsonOption = False,
     output: OutputOption = None,
 ) -> None:
-    """One box: its tree, path types and transports between GPUs, capacities with their evidence, assumptions."""
+    """One box: its tree, path types and transports between GPUs, what the collective library will do, capacities, assumptions."""
     from pcie_sim import study
     from pcie_sim.report.box import box_blocks, box_document
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Any, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from pcie_sim.errors import InputError
 from pcie_sim.evidence import Evidence
@@ -12,7 +13,18 @@ from pcie_sim.specs.loader import line_of_key
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._+-]{0,79}$")]
 """A catalog name: letters, digits and ``. _ + -``, at most 80 characters (so that it is never a path)."""
-Text = Annotated[str, Field(max_length=4000)]
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+
+
+def _no_control(text: str) -> str:
+    """Text that is printed to terminals: what could move the cursor or rename the window is refused."""
+    found = _CONTROL.search(text)
+    if found is not None:
+        raise ValueError(f"holds a control character (\\x{ord(found.group()):02x}); write plain text")
+    return text
+
+
+Text = Annotated[str, Field(max_length=4000), AfterValidator(_no_control)]
 
 
 class Spec(BaseModel):

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import stat
 from pathlib import Path
 from typing import Any
 
@@ -123,8 +124,11 @@ def read_text(path: str | os.PathLike[str]) -> str:
     shown = os.fspath(path)
     try:
         target = Path(path)
-        if target.is_dir():
+        mode = target.stat().st_mode
+        if stat.S_ISDIR(mode):
             raise InputError(f"{shown}: is a folder; give a file")
+        if not stat.S_ISREG(mode):  # a pipe without a writer would hang, a device may never end
+            raise InputError(f"{shown}: is no regular file")
         with target.open("rb") as stream:
             raw = stream.read(MAX_BYTES + 1)
     except FileNotFoundError as exc:

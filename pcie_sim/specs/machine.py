@@ -110,7 +110,7 @@ class SettingsSpec(Spec):
     acs: Literal["on", "off"] = "off"
     iommu: Literal["on", "off"] = "off"
     ccl: CclSettings = CclSettings()
-    env: dict[EnvName, Annotated[str, BeforeValidator(_env_text)]] = Field(default_factory=dict)
+    env: dict[EnvName, Annotated[Text, BeforeValidator(_env_text)]] = Field(default_factory=dict)
     max_payload: Literal[128, 256, 512] | None = None
     conditions: tuple[Condition, ...] = ()
     force_p2p: bool | None = None

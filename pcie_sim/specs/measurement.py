@@ -52,6 +52,8 @@ class ArmSpec(Spec):
     quantisation: Text | None = None
     kv_dtype: Text | None = None
     context: float | None = None
+    context_range: tuple[float, float] | None = None
+    """Where the context is not stated: between what and what it must have been. Predictions outside are not compared."""
     prompt: float | None = None
     output: float | None = None
     speculation: Text | None = None

@@ -12,6 +12,8 @@ from pcie_sim.specs.machine import CclSettings
 from pcie_sim.specs.runtime import RuntimeSpec
 
 MAX_STRATEGIES = 64
+_MOST_RANKS = 4096
+"""More than any box has GPUs."""
 Where = str | os.PathLike[str]
 
 
@@ -131,3 +133,26 @@ def ranks_of(ranks: object) -> int | None:
     if isinstance(ranks, bool) or not hasattr(ranks, "__index__"):
         raise InputError(f"ranks: give a whole number, not {shown(ranks)}")
     return int(ranks.__index__())
+
+
+def order_of(order: object) -> list[str] | None:
+    """GPUs in the order of their ranks; None for bus order.
+
+    Raises:
+        InputError: an empty entry, or something that is no text.
+    """
+    example = "write GPU names like gpu0,gpu1"
+    if order is None:
+        return None
+    if isinstance(order, str):
+        names: list[object] = [name.strip() for name in order.split(",")]
+    elif isinstance(order, Iterable) and not isinstance(order, bytes | Mapping):
+        names = list(islice(order, _MOST_RANKS + 1))
+    else:
+        raise InputError(f"order {shown(order)}: {example}")
+    for name in names:
+        if not isinstance(name, str):
+            raise InputError(f"order: {shown(name)} is no text; {example}")
+        if not name:
+            raise InputError(f"order {shown(order)}: an entry is empty; {example}")
+    return [str(name) for name in names]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import Any
 
@@ -11,7 +11,7 @@ from pcie_sim import catalog
 from pcie_sim.results.comparison import Comparison, MeasuredPoint, Point
 from pcie_sim.specs.base import build
 from pcie_sim.specs.loader import load_yaml, read_text
-from pcie_sim.specs.measurement import UNITS, MeasuredRow, MeasurementSet
+from pcie_sim.specs.measurement import UNITS, MeasuredRow, MeasurementSet, SoftwareRef
 from pcie_sim.specs.strategy import parse_strategy
 
 INDEX = "index.yaml"
@@ -64,10 +64,14 @@ def landmark_all_reduces(architecture: str, ranks: int) -> list[tuple[Measuremen
     return sorted(found, key=lambda pair: pair[1].si_value)
 
 
-def compare_with(sets: Iterable[MeasurementSet], points: Iterable[Point], *, context: int) -> tuple[MeasuredPoint, ...]:
+def compare_with(
+    sets: Iterable[MeasurementSet], points: Iterable[Point], *, context: int, settings: Mapping[str, str] | None = None
+) -> tuple[MeasuredPoint, ...]:
     """Every serving row of ``sets`` beside the prediction for its strategy and concurrency.
 
-    A row whose strategy was not asked, or whose concurrency is unknown or not in the grid, has no prediction.
+    A row has no prediction when its strategy was not asked, when its concurrency is unknown or not in the grid, or when its context (or
+    the range in which an unstated one must lie) is not the one asked. ``settings``: the collective library's environment in force;
+    where the run is known to have had another, the row says so.
     """
     asked = list(points)
     found = []
@@ -78,7 +82,12 @@ def compare_with(sets: Iterable[MeasurementSet], points: Iterable[Point], *, con
                 continue
             at = row.context or arm.context
             point = _matching(asked, arm.strategy, row.concurrency, context if at is None else at)
+            if at is None and arm.context_range is not None and not arm.context_range[0] <= context <= arm.context_range[1]:
+                point = None
+            if point is not None and not point.fits:
+                point = None
             predicted = None if point is None else _in_unit(point, row)
+            remarks = [row.note or "", *(_other_settings(arm.software or held.software, settings) if predicted is not None else [])]
             found.append(
                 MeasuredPoint(
                     set_id=held.id,
@@ -92,10 +101,17 @@ def compare_with(sets: Iterable[MeasurementSet], points: Iterable[Point], *, con
                     predicted=predicted,
                     residual=None if predicted is None else row.value / predicted - 1,
                     source="; ".join(held.sources),
-                    note=row.note or "",
+                    note="; ".join(text for text in remarks if text),
                 )
             )
     return tuple(found)
+
+
+def _other_settings(run: SoftwareRef, settings: Mapping[str, str] | None) -> list[str]:
+    """What the run is known to have set otherwise than is asked here."""
+    asked = settings or {}
+    other = [f"{key}={value}" for key, value in run.env.items() if asked.get(key) != value]
+    return [f"the run had {' '.join(other)}"] if other else []
 
 
 def _matching(points: list[Point], strategy: str, concurrency: float | None, context: float) -> Point | None:

@@ -4,11 +4,14 @@ not fit, what stays unexplained, and the one measurement worth making. Codes are
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Iterable, Sequence
 
 import numpy as np
 
+from pcie_sim.network import costly_choices, rank_order
+from pcie_sim.results.ccl import CclWarning
 from pcie_sim.results.comparison import MeasuredPoint, Note, Point
 from pcie_sim.serving import StrategyResult
 from pcie_sim.specs.model import ModelSpec
@@ -20,6 +23,8 @@ from pcie_sim.study.measured import landmark_all_reduces, measured_tpot_ms
 from pcie_sim.topology import Topology
 from pcie_sim.units import format_bytes, format_time
 
+WORTH_A_STEP = 0.05
+"""A choice of the collective library that costs more than this share of a step gets a note."""
 WORTH_NAMING = 0.25
 """A measured row further than this from the prediction gets a note of its own (the residual itself is always listed)."""
 
@@ -34,7 +39,8 @@ def comparison_notes(
     workload: Workload,
 ) -> tuple[Note, ...]:
     """All notes of a comparison (or of one prediction), most important first."""
-    notes = _moe_comm(model, runtime, results)
+    notes = _disagreements(points, measured)
+    notes += _moe_comm(model, runtime, results)
     notes += _a2a_winner(results, points)
     notes += _fit(results, points)
     notes += _all_reduce_cost(box, results, workload)
@@ -42,6 +48,8 @@ def comparison_notes(
     notes += _routing(model, results, workload)
     notes += _hops(results, runtime)
     notes += _network_state(box)
+    notes += _beyond(model, workload)
+    notes += _ccl_choice(box, runtime, results, workload)
     notes += [Note("strategy", text) for result in results for text in result.resolved.notes]
     notes += _reach(results, points)
     notes += [Note("topology_assumed", text) for text in box.assumptions]
@@ -70,6 +78,40 @@ def _moe_comm(model: ModelSpec, runtime: RuntimeSpec, results: Sequence[Strategy
             )
         )
     return notes
+
+
+def _disagreements(points: Sequence[Point], measured: Sequence[MeasuredPoint]) -> list[Note]:
+    """Where measured runs order two strategies the other way round than predicted."""
+    best: dict[tuple[float, int], dict[str, tuple[float, float]]] = {}
+    for row in measured:
+        if row.predicted is None or row.concurrency is None or row.metric != "output_tokens_per_s" or row.quality == "unreliable":
+            continue
+        seen = best.setdefault((row.concurrency, points[0].context), {})
+        seen.setdefault(row.strategy, (row.value, row.predicted))
+    notes = []
+    for (concurrency, _), rows in sorted(best.items()):
+        if len(rows) < 2:
+            continue
+        truly = max(rows, key=lambda name: rows[name][0])
+        expected = max(rows, key=lambda name: rows[name][1])
+        if truly != expected:
+            notes.append(
+                Note(
+                    "measured_disagrees",
+                    f"at C={concurrency:g} a published run of this case has {truly} ahead of {expected} ({rows[truly][0]:.0f} against "
+                    f"{rows[expected][0]:.0f} tok/s), predicted is the opposite ({rows[truly][1]:.0f} against {rows[expected][1]:.0f}): "
+                    "see the residuals for what would explain it",
+                )
+            )
+    return notes
+
+
+def _beyond(model: ModelSpec, workload: Workload) -> list[Note]:
+    """A context that the model was not made for."""
+    limit = model.max_position
+    if limit is None or max(workload.context) <= limit:
+        return []
+    return [Note("context_beyond", f"context {max(workload.context):,} is beyond the {limit:,} positions that {model.name} was made for")]
 
 
 def _a2a_winner(results: Sequence[StrategyResult], points: Sequence[Point]) -> list[Note]:
@@ -259,6 +301,8 @@ def _network_state(box: Topology) -> list[Note]:
     order = box.gpus
     if len(order) < 2:
         return []
+    if box.settings.ccl.name == "none":
+        return [Note("transport", "no collective library (ccl none): bare wires without any software cost, a lower bound and no forecast")]
     kinds: dict[tuple[str, str], tuple[int, str]] = {}
     for a, b in zip(order, (*order[1:], order[0]), strict=True):
         if a == b:
@@ -268,6 +312,34 @@ def _network_state(box: Topology) -> list[Note]:
         kinds[found.kind, path] = (count + 1, reason)
     parts = [f"{count} of {len(order)} ring neighbours ({path}) by {kind}: {reason}" for (kind, path), (count, reason) in kinds.items()]
     return [Note("transport", "; ".join(parts))]
+
+
+def _ccl_choice(box: Topology, runtime: RuntimeSpec, results: Sequence[StrategyResult], workload: Workload) -> list[Note]:
+    """Choices of the collective library that cost more than a share of a step, with the setting that undoes each: a note a choice."""
+    dearest: dict[str, tuple[float, str]] = {}
+    for result in results:
+        calls = _calls(result, "all_reduce")
+        if not calls:
+            continue
+        largest = max(calls, key=lambda op: float(np.broadcast_to(op.call.bytes, result.tpot_s.shape)[0, 0]))
+        size = float(np.broadcast_to(largest.call.bytes, result.tpot_s.shape)[0, 0])
+        order = rank_order(box, result.resolved.strategy.world)
+        groups = [tuple(order[rank] for rank in group) for group in largest.call.groups]
+        custom = runtime.custom_all_reduce if not result.eager[0, 0] else None
+        count = result.plan.count("all_reduce")
+        for item in costly_choices(box, groups, size, custom=custom):
+            share = count * item.cost_s / float(result.tpot_s[0, 0])
+            if share > WORTH_A_STEP and share > dearest.get(item.code, (0.0, ""))[0]:
+                dearest[item.code] = share, _choice_text(item, result.strategy, count, share, workload)
+    return [Note("ccl_choice", text) for _, text in sorted(dearest.values(), reverse=True)]
+
+
+def _choice_text(item: CclWarning, strategy: str, count: float, share: float, workload: Workload) -> str:
+    each = f"{item.cost_s * 1e6:.0f} of {item.time_s * 1e6:.0f} us per AllReduce of {item.bytes:,} B"
+    return (
+        f"{item.text}. By this prediction that costs {strategy} at C={workload.concurrency[0]} {each}, {count:.0f} times: "
+        f"{share:.0%} of a step; try {item.setting}"
+    )
 
 
 def _reach(results: Sequence[StrategyResult], points: Sequence[Point]) -> list[Note]:
@@ -346,11 +418,15 @@ def _command(
     return f"{prefix}all_reduce_perf -b 1K -e {top} -f 2 -g {gpus} -w 50 -n 200 -G 10   # the box's own small AllReduce decides"
 
 
+_REPOSITORY = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*/[A-Za-z0-9._-]+")
+
+
 def _engine_command(runtime: RuntimeSpec, model: ModelSpec, result: StrategyResult, batch: int, workload: Workload) -> str:
     """A one-batch run of the engine itself with the better strategy."""
     s, context = result.resolved.strategy, workload.context[0]
+    weights = model.title if _REPOSITORY.fullmatch(model.title) else shlex.quote(model.name)  # a title may be any text
     if runtime.name == "vllm":
         shape = f"--tensor-parallel-size {s.tp} --pipeline-parallel-size {s.pp}"
-        return f"vllm bench latency --model {model.title} {shape} --batch-size {batch} --input-len {context} --output-len 64"
+        return f"vllm bench latency --model {weights} {shape} --batch-size {batch} --input-len {context} --output-len 64"
     shape = f"--tp-size {s.tp * s.dp} --pp-size {s.pp}"
-    return f"python -m sglang.bench_one_batch --model-path {model.title} {shape} --batch-size {batch} --input-len {context} --output-len 64"
+    return f"python -m sglang.bench_one_batch --model-path {weights} {shape} --batch-size {batch} --input-len {context} --output-len 64"

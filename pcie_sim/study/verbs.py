@@ -16,7 +16,18 @@ from pcie_sim.specs.runtime import RuntimeSpec
 from pcie_sim.specs.strategy import default_strategies, parse_strategy
 from pcie_sim.specs.workload import DEFAULT_CONCURRENCY, DEFAULT_CONTEXT, Workload
 from pcie_sim.strategies import Resolved, resolve
-from pcie_sim.study.arguments import Where, engine_of, library_of, name_text, path_text, ranks_of, settings_of, shown, strategies_of
+from pcie_sim.study.arguments import (
+    Where,
+    engine_of,
+    library_of,
+    name_text,
+    order_of,
+    path_text,
+    ranks_of,
+    settings_of,
+    shown,
+    strategies_of,
+)
 from pcie_sim.study.loading import load_model, load_topology
 from pcie_sim.study.measured import compare_with, serving_sets
 from pcie_sim.study.notes import advice, comparison_notes
@@ -85,7 +96,7 @@ def compare(
     measured = tuple(
         row
         for at in workload.context
-        for row in compare_with(serving_sets(box.name, spec.name, engine.name), points, context=at)
+        for row in compare_with(serving_sets(box.name, spec.name, engine.name), points, context=at, settings=box.settings.env)
         if at == workload.context[0] or row.context is not None
     )
     return Comparison(
@@ -142,7 +153,7 @@ def predict(
     (resolved,) = _resolve_all((strategy,), box, spec, engine, workload)
     result = evaluate(box, spec, engine, resolved, workload)
     point = result.point(0, 0, workload)
-    measured = compare_with(serving_sets(box.name, spec.name, engine.name), [point], context=workload.context[0])
+    measured = compare_with(serving_sets(box.name, spec.name, engine.name), [point], context=workload.context[0], settings=box.settings.env)
     mine = tuple(row for row in measured if row.predicted is not None)
     return Prediction(
         topology=box.name,
@@ -171,11 +182,14 @@ def collective(
     nccl: str | None = None,
     env: Mapping[str, str] | None = None,
     p2p: Literal["auto", "on", "off"] | None = None,
+    order: str | Sequence[str] | None = None,
 ) -> Timing:
     """The time of one collective call. ``size`` is the message as nccl-tests counts it for ``op``.
 
+    ``order`` names GPUs rank by rank (a list, or text like ``gpu0,gpu4``): a ring follows them as they stand.
+
     Raises:
-        InputError: unknown op, algorithm, protocol or engine, a bad size, fewer than two ranks or more than GPUs.
+        InputError: unknown op, algorithm, protocol, engine or GPU, a bad size, fewer than two ranks or more than GPUs.
     """
     box = _box(topology, nccl, env, p2p)
     if launch not in ("graph", "eager"):
@@ -191,6 +205,7 @@ def collective(
         protocol=name_text(protocol, "protocol", "auto, LL, LL128 or Simple"),
         launch=launch,
         engine=engine,
+        order=order_of(order),
     )
 
 
@@ -249,7 +264,7 @@ def _resolve_all(asked: Sequence[str], box: Topology, model: ModelSpec, engine: 
     """Every strategy with its choices made. ``pp_layers`` applies where the number of stages fits; it must fit somewhere."""
     parsed = [parse_strategy(text) for text in asked]
     layers = workload.pp_layers
-    if layers is not None and all(s.pp != len(layers) for s in parsed):
+    if layers is not None and all(s.pp == 1 or s.pp != len(layers) for s in parsed):
         raise InputError(f"pp-layers names {len(layers)} stages, but no strategy asked has pp{len(layers)}")
     return [
         resolve(s, model, engine, gpus=len(box.gpus), pp_layers=layers if layers is not None and s.pp == len(layers) else None)

@@ -11,11 +11,11 @@ from pydantic import ValidationError
 
 from pcie_sim import catalog
 from pcie_sim.errors import InputError, unknown_name
-from pcie_sim.specs.gpu import GpuSpec
+from pcie_sim.specs.gpu import GpuSpec, PcieLink
 from pcie_sim.specs.machine import CclSettings, SettingsSpec, TopologySpec
 from pcie_sim.specs.messages import readable
 from pcie_sim.specs.part import PciePart, WriteCollapse
-from pcie_sim.topology.capacity import Capacity, build_capacities
+from pcie_sim.topology.capacity import Capacity, build_capacities, trained_link
 from pcie_sim.topology.graph import to_graph
 from pcie_sim.topology.network import network_plan, network_route
 from pcie_sim.topology.policy import Pair, Transport, check_env, decide
@@ -157,6 +157,22 @@ class Topology:
             return MappingProxyType({})
         found = {f"{name}.up": part.posted_write_collapse for name, part in self._tree.switches.items()}
         return MappingProxyType({name: collapse for name, collapse in found.items() if collapse is not None and name in self._links})
+
+    def numa_of(self, node: str) -> int | None:
+        """The NUMA node stated nearest to GPU ``node`` on its way up; None when none is stated."""
+        self._check(node)
+        return self._tree.numa_of(node)
+
+    def chain(self, node: str) -> tuple[str, ...]:
+        """The nodes from GPU ``node`` (included) up to its socket (not included)."""
+        self._check(node)
+        return self._tree.chains[node]
+
+    def trained_link(self, node: str) -> PcieLink | None:
+        """What the link from ``node`` to its parent trains to: the slower of what is asked and what both ends offer; None for
+        nodes without a link of their own.
+        """
+        return trained_link(self._tree, node)
 
     def capacities(self) -> dict[str, float]:
         """Directed capacities as plain numbers, B/s."""

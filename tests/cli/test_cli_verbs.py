@@ -223,6 +223,7 @@ def test_lists_name_everything_that_is_shipped(verb: str, key: str, capsys: Capt
     assert [row["name"] for row in found[key]] == list(names)
     text, _ = run([verb, "list"], capsys)
     assert [line.split()[0] for line in text.splitlines()[2:] if re.match(r" ?\S", line)] == list(names)
+    assert re.fullmatch(rf"  {len(names)} (boxes|models|GPUs)", text.splitlines()[-1])
 
 
 @pytest.mark.parametrize("name", catalog.topology_names())
@@ -241,6 +242,43 @@ def test_topology_show(name: str, capsys: Capture) -> None:
     for note in found["assumptions"]:
         assert note.split()[0] in text
     assert max(map(len, text.splitlines()[1:])) <= 125
+
+
+def test_topology_show_says_what_the_library_will_do(capsys: Capture) -> None:
+    argv = [
+        "topology",
+        "show",
+        "rtx-pro-6000-8x-direct-2socket",
+        "--nccl",
+        "2.28",
+        "--env",
+        "NCCL_P2P_LEVEL=5",
+        "--env",
+        "NCCL_IB_DISABLE=1",
+    ]
+    found = run_json(argv, capsys)["ccl"]
+    assert (found["library"], found["version"], found["ranks"], found["channels"]) == ("nccl", "2.28", 8, 2)
+    assert found["ring"] == {"channels": 1, "speed_GBps": 0.1, "type_intra": "SYS", "type_inter": "SYS", "fallback": True}
+    assert found["ring_order"] == [f"gpu{index}" for index in range(8)]
+    assert [segment["protocol"] for segment in found["choices"]["all_reduce"]] == ["LL", "Simple"]
+    assert [item["code"] for item in found["warnings"]] == ["fallback"]
+    assert any("NCCL_IB_DISABLE" in note for note in found["notes"])
+    text, _ = run(argv, capsys)
+    plain = " ".join(text.split())
+    for words in ("What NCCL 2.28 will do", "ring order", "1 x 0.1 GB/s", "ring LL, from 3.772 KiB ring Simple", "try NCCL_GRAPH_FILE"):
+        assert words in plain
+    older = run_json([*argv, "--nccl", "2.24"], capsys)["ccl"]
+    assert older["ring"]["fallback"] is False
+
+
+def test_collective_with_an_order(capsys: Capture) -> None:
+    argv = ["collective", "all_reduce", "--topology", BOX, "--size", "64MiB", "--env", "NCCL_P2P_LEVEL=SYS", "--launch", "graph"]
+    bad = run_json([*argv, "--order", "gpu0,gpu4,gpu1,gpu5,gpu2,gpu6,gpu3,gpu7"], capsys)
+    good = run_json(argv, capsys)
+    assert 3.8 < bad["time_us"] / good["time_us"] < 4.0
+    text, _ = run([*argv, "--order", "gpu0, gpu4,gpu1,gpu5"], capsys)
+    assert "slower than bus order" in " ".join(text.split())
+    run([*argv, "--order", "gpu0,gpu77"], capsys, code=2)
 
 
 def test_topology_show_with_other_settings(capsys: Capture) -> None:
@@ -413,7 +451,7 @@ PREDICTING = "topology model runtime concurrency context env nccl p2p launch pp-
 VERBS = {
     "compare": f"{PREDICTING} strategies plot",
     "predict": f"{PREDICTING} strategy",
-    "collective": "topology size ranks algorithm protocol launch engine env nccl p2p json",
+    "collective": "topology size ranks algorithm protocol launch engine env nccl p2p json order",
     "flows": "json",
     "demo": "plot no-plot json",
     "topology list": "json",

@@ -56,7 +56,7 @@ TABLE: dict[str, tuple[Callable[..., Any], str, list[object], str]] = {
         compare,
         "env",
         [{"A": "\x1b[31m"}, {"A": "a\nb"}, {"A": "\0"}],
-        "setting env.A: the value has characters that cannot be printed",
+        "setting env.A: .*(cannot be printed|control character)",
     ),
     "p2p": (compare, "p2p", [5, True, [], "perhaps"], "setting p2p: use auto, on or off, found "),
     "strategies": (compare, "strategies", [5, 2.5, True, b"tp8", {"tp8": 1}, object()], "strategies .*: write a list like tp8,pp8"),
@@ -91,6 +91,9 @@ TABLE: dict[str, tuple[Callable[..., Any], str, list[object], str]] = {
     "protocol": (collective, "protocol", [None, 5, "", []], "protocol: give auto, LL, LL128 or Simple"),
     "engine": (collective, "engine", [None, 5, [], {}], "engine .* is not known; use analytic or event"),
     "launch of a call": (collective, "launch", [None, 5, [], {}], "launch .* is not known; use graph or eager"),
+    "order": (collective, "order", [5, True, b"gpu0,gpu1", {"gpu0": 1}, object()], "order .*: write GPU names like gpu0,gpu1"),
+    "order entry": (collective, "order", [[5, 6], [None], ["gpu0", b"gpu1"]], "order: .* is no text"),
+    "order empty": (collective, "order", ["", "gpu0,", ["gpu0", ""]], "order .*: an entry is empty"),
     "flows": (ps.flows, "source", [None, 5, b"x", [], "", True], "flows: give a name or a path"),
     "gpu": (ps.load_gpu, "name", [None, 5, b"x", [], Path("rtx-4090")], "GPU: give a name"),
 }

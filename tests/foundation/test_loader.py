@@ -285,7 +285,7 @@ def test_a_file_without_read_permission(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(not Path("/dev/zero").exists(), reason="no /dev/zero here")
 def test_an_endless_file() -> None:
-    with pytest.raises(InputError, match="larger than 8 MiB"):
+    with pytest.raises(InputError, match="no regular file"):
         read_text("/dev/zero")
 
 
@@ -431,3 +431,11 @@ def test_line_of_key_gives_up_in_broken_text(text: str) -> None:
 
 def test_line_of_key_in_json() -> None:
     assert line_of_key('{"a": 1,\n "b": {"c":\n 2}}', ("b", "c")) == 2
+
+
+def test_a_pipe_without_a_writer_does_not_hang(tmp_path: Path) -> None:
+    import os
+
+    os.mkfifo(tmp_path / "pipe.yaml")
+    with pytest.raises(InputError, match="no regular file"):
+        load_yaml(tmp_path / "pipe.yaml")

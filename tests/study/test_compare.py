@@ -133,3 +133,88 @@ def test_collective_and_flows_are_reachable() -> None:
     assert timing.to_dict()["schema"] == "pcie-sim/collective/1"
     found = ps.flows({"cases": [{"id": "one", "links": {"l": 10}, "routes": {"a>b": ["l"]}, "flows": [[0, "a", "b", 20]]}]})
     assert found.cases[0].makespan == 2
+
+
+def test_a_published_run_that_disagrees_is_named_first() -> None:
+    found = ps.compare(BOX, model="kimi-k2.6", strategies="tp8,ep8", concurrency=1)
+    first = found.notes[0]
+    assert first.code == "measured_disagrees"
+    assert "65 against 26" in first.text
+
+
+def test_measured_rows_are_compared_at_their_own_context_only() -> None:
+    """The runs' prompts are not stated, their outputs were 512 to 2048 tokens: 100,000 tokens of context is another question."""
+    near = ps.compare(BOX, model="kimi-k2.6", strategies="tp8,pp8", concurrency=1, context=2048)
+    far = ps.compare(BOX, model="kimi-k2.6", strategies="tp8,pp8", concurrency=1, context=100_000)
+    assert any(row.predicted is not None for row in near.measured)
+    assert all(row.predicted is None for row in far.measured)
+    assert not any(note.code in ("residual", "measured_disagrees") for note in far.notes)
+
+
+def test_a_run_with_other_settings_says_so() -> None:
+    found = ps.compare(BOX, model="kimi-k2.6", strategies="ep8:allreduce", concurrency=1, env={"NCCL_P2P_LEVEL": "5"})
+    row = next(row for row in found.measured if row.predicted is not None)
+    assert "NCCL_P2P_LEVEL" not in row.note
+    assert "NCCL_ALGO=Ring" in row.note
+
+
+def test_a_context_beyond_the_model_is_noted() -> None:
+    """Qwen3-8B: max_position_embeddings 40,960."""
+    found = ps.compare(BOX, model="qwen3-8b", strategies="tp8", concurrency=1, context=[1024, 50_000])
+    assert any(note.code == "context_beyond" and "40,960" in note.text for note in found.notes)
+    assert not any(note.code == "context_beyond" for note in ps.compare(BOX, model="qwen3-8b", strategies="tp8", concurrency=1).notes)
+
+
+def test_bare_wires_are_called_a_lower_bound() -> None:
+    from pcie_sim.specs.machine import CclSettings
+
+    box = ps.load_topology(BOX).with_settings(ccl=CclSettings(name="none"))
+    found = ps.compare(box, model="kimi-k2.6", strategies="tp8", concurrency=1)
+    assert any("lower bound" in note.text for note in found.notes if note.code == "transport")
+
+
+def test_text_from_files_reaches_no_shell() -> None:
+    """The advice is a command that people paste: nothing of a model's title may run in it."""
+    import shlex
+
+    spec = ps.load_model("qwen3-8b").model_copy(update={"title": "$(touch PWNED); x/y"})
+    for strategies in ("tp1", "tp8,pp8", "pp8"):
+        command = ps.compare(BOX, model=spec, strategies=strategies, concurrency=[1, 64], env={"NCCL_ALGO": "$(id)"}).advice
+        words = shlex.split(command, comments=True)
+        assert not any("PWNED" in word for word in words)
+        assert "$(id)" not in command.replace("'$(id)'", "")
+
+
+@pytest.mark.parametrize("title", ["\x1b]0;pwn\x07", "a\x00b", "\x9b31m"])
+def test_control_characters_in_files_are_refused(title: str) -> None:
+    from pcie_sim.specs.base import build
+    from pcie_sim.specs.machine import TopologySpec
+
+    data = {"schema": "pcie-sim/topology/1", "name": "x", "title": title, "nodes": {"cpu0": {"kind": "socket", "part": "epyc-turin"}}}
+    with pytest.raises(ps.InputError, match="control character"):
+        build(TopologySpec, data, source="x.yaml")
+    with pytest.raises(ps.InputError, match="control character"):
+        ps.load_topology(BOX).with_settings(env={"NCCL_ALGO": title})
+
+
+def test_pipeline_layers_need_a_pipeline() -> None:
+    with pytest.raises(ps.InputError, match="no strategy asked"):
+        ps.compare(BOX, model="kimi-k2.6", strategies="tp8", concurrency=1, pp_layers="61")
+
+
+def test_costly_choices_of_the_library_are_named() -> None:
+    # a dual EPYC box on which NCCL's ring search finds nothing: the note names cost, share of a step and what to set
+    found = ps.compare("rtx-pro-6000-8x-direct-2socket", model="kimi-k2.6", strategies=["tp8"], concurrency=[1])
+    texts = [note.text for note in found.notes if note.code == "ccl_choice"]
+    assert any("ring search finds nothing" in text and "% of a step" in text and "NCCL_GRAPH_FILE" in text for text in texts)
+    quiet = ps.compare(BOX, model="kimi-k2.6", strategies=["tp8"], concurrency=[1], env={"NCCL_P2P_LEVEL": "SYS"})
+    assert not [note for note in quiet.notes if note.code == "ccl_choice"]
+
+
+def test_two_gpus_use_the_engines_own_kernel() -> None:
+    # SGLang's custom AllReduce on two PCIe GPUs with peer access: ai-dynamo/aiconfigurator rtx_pro_6000, 4.5 us up to 8 KiB
+    found = ps.predict(BOX, model="llama-3.1-8b", strategy="tp2", concurrency=1)
+    (op,) = [op for op in found.ops if op.kind == "all_reduce" and op.count > 1][:1]
+    assert op.ms / op.count * 1e3 == pytest.approx(4.55, rel=0.1)
+    refused = ps.predict(BOX, model="llama-3.1-8b", strategy="tp2", concurrency=1, p2p="off")
+    assert refused.point.breakdown_ms["all_reduce"] > 1.3 * found.point.breakdown_ms["all_reduce"]
