@@ -78,7 +78,7 @@ EnvName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,79}$")]
 def _env_text(value: object) -> object:
     """``NCCL_P2P_LEVEL: 5`` is as good as ``"5"``. Control characters are refused: values are printed beside every answer."""
     if isinstance(value, str) and not value.isprintable():
-        raise ValueError("the value has characters that cannot be printed; write plain text")
+        raise ValueError("the value holds a control character or a line break; write plain text")
     return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
 
 

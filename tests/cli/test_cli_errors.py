@@ -83,7 +83,7 @@ VALUES = {
     "65 contexts": ([*COMPARE, "--context", ",".join(map(str, range(1, 66)))], ["at most 64", "65"]),
     "predict takes one context": ([*PREDICT, "--strategy", "tp8", "--concurrency", "1", "--context", "1,2"], ["predict takes one context"]),
     "env name": ([*COMPARE, "--env", "A-B=1"], ["env.A-B", "letters, digits and _"]),
-    "env value with an escape": ([*COMPARE, "--env", "A=\x1b[31m"], ["env.A", "cannot be printed"]),
+    "env value with an escape": ([*COMPARE, "--env", "A=\x1b[31m"], ["env.A", "control character"]),
     "output onto standard output": ([*COMPARE, "-o", "-"], ["use --json to print it"]),
     "output of a list onto standard output": (["gpu", "list", "-o", "-"], ["use --json to print it"]),
     "plot into a folder's name": ([*COMPARE, "--plot", "x.png/"], ["x.png/", "names a folder"]),
