@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -107,11 +108,12 @@ class Placement:
         caps: list[float] = []
         channels = self.thinks.channels if self.thinks is not None else 0
         steps: list[Amount] = []
+        often = Counter(self.of_class)
         for index, route in enumerate(self.class_route):
             network = _network(route)
             software, wire = self.costs.step(protocol, route.transport, network), amount(route.latency)
             label = weakest((wire.evidence, self.transport_evidence.evidence))
-            weight = self.of_class.count(index) / len(self.of_class)
+            weight = often[index] / len(self.of_class)
             steps.append(Amount(software.value * weight, software.sigma, software.evidence, software.sources))
             steps.append(Amount(wire.value * weight, wire.sigma, label, wire.sources))
             latency.append(software.value + wire.value)

@@ -237,7 +237,7 @@ class Topology:
             pair = Pair(
                 path_type=path_type(tree, a, b),
                 cpu_vendor=tree.sockets[tree.socket_of[a]].vendor,
-                gpus_in_box=sum(tree.host_of[gpu] == tree.host_of[a] for gpu in tree.gpus),
+                gpus_in_box=tree.gpus_on[tree.host_of[a]],
                 drivers=tuple((model.name, model.p2p.stock_driver, model.p2p.evidence) for model in models),
             )
             chosen = decide(self.settings, pair)
