@@ -77,8 +77,10 @@ def beliefs(topology: Topology, part: LibraryPart | None, groups: Sequence[tuple
         InputError: an environment value that the library would not understand.
     """
     tuning = tuning_of(topology, part)
-    larger = [inside for group in groups for inside in _by_host(topology, group) if len(inside) > 1]
-    if tuning is None or not larger:
+    if tuning is None:
+        return None
+    larger = [inside for group in groups for inside in _by_host(topology, group) if 1 < len(inside) <= tuning.search.most_gpus]
+    if not larger:
         return None
     kept = _SEEN.setdefault(topology, {})
     found = []

@@ -170,6 +170,8 @@ class SearchRules(Spec):
     """Limits of the library's ring search."""
 
     most_channels: int
+    most_gpus: int
+    """GPUs of one host up to which the search is followed (a bound of this model: it recurses once per GPU and channel)."""
     same_steps: int
     """Placements tried while all channels follow the same ring."""
     steps: int
