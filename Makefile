@@ -1,7 +1,8 @@
 # make demo       the reference comparison, in a virtual environment of its own
 # make test       format, lint, types, imports, tests (what CI runs)
 # make test-long  the tests that take minutes, too
-# make bench      benchmarks
+# make bench      benchmarks (with SimGrid beside them where its Python package is installed)
+# make bench-plot PNG=growth.png   how the cost of the event engine grows
 # make fit-kernels TABLES=DIR   fit the kernel profiles of the catalog again
 # Another interpreter: make PYTHON=python3.12 demo
 
@@ -16,7 +17,7 @@ PIP := $(PY) -m pip install --quiet --disable-pip-version-check
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-long bench fit-kernels lint format types imports clean
+.PHONY: help demo test test-long bench bench-plot fit-kernels lint format types imports clean
 
 help:
 	@sed -n -e '/^$$/q' -e 's/^# \{0,1\}//p' $(firstword $(MAKEFILE_LIST))
@@ -45,6 +46,9 @@ test-long: lint types imports
 # One process: workers side by side would disturb the clock.
 bench: $(DEV)
 	$(PY) -m pytest -q -p no:xdist -m bench tests/bench
+
+bench-plot: $(DEV)
+	$(PY) tests/bench/plot_growth.py "$(or $(PNG),growth.png)"
 
 fit-kernels: $(DEV)
 	@test -n "$(TABLES)" || { echo "say where the kernel tables are: make fit-kernels TABLES=DIR" >&2; exit 1; }

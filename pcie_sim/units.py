@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence, Sized
+from itertools import islice
 
 from pcie_sim.errors import InputError
 
@@ -124,44 +125,93 @@ def parse_time(text: str | int | float) -> float:
 
 
 def parse_int_list(
-    text: str | int | Sequence[int], what: str, *, low: int = 1, high: int = 1_000_000, most: int = 10_000
+    text: str | int | Sequence[int],
+    what: str,
+    *,
+    low: int = 1,
+    high: int = 1_000_000,
+    most: int = 10_000,
+    example: str = "a list like 1,4,16",
 ) -> tuple[int, ...]:
     """Whole numbers of ``text`` ("1,2,4" or a sequence), in the given order, duplicates dropped.
+
+    ``example`` completes "write ..." in messages.
 
     Raises:
         InputError: empty, not whole numbers, outside ``low..high``, or more than ``most`` of them.
     """
-    items: Sequence[object]
-    if isinstance(text, str):
-        items = [part.strip() for part in text.split(",")]
-    else:
-        try:
-            items = list(text)  # type: ignore[arg-type]  # numpy arrays and ranges too
-        except TypeError:
-            items = [text]
-    if not items or len(items) > most:
-        raise InputError(f"{what}: give 1 to {most} numbers, got {len(items)}")
+    items = _items(text, most)
+    empty = [item for item in items if isinstance(item, str) and not item.strip()]
+    if not items or len(empty) == len(items) == 1:
+        raise InputError(f"{what}: nothing is given; write {example}")
+    if len(items) > most:
+        raise InputError(f"{what}: at most {most} numbers{_how_many(text)}")
+    if empty:
+        raise InputError(f"{what} {_shown(text)}: an entry is empty; write {example}")
     found: dict[int, None] = {}
     for item in items:
         number = _whole(item)
         if number is None:
-            raise InputError(f"{what} {_shown(item)} is not a whole number; write a list like 1,4,16")
+            raise InputError(f"{what} {_shown(item)} is not a whole number; write {example}")
         if not low <= number <= high:
-            raise InputError(f"{what} {_shown(number)} is out of range; it goes from {low} to {high}")
+            raise InputError(f"{what} {_digits(item)} is out of range; it goes from {low} to {high}")
         found[number] = None
     return tuple(found)
+
+
+def _items(text: object, most: int) -> list[object]:
+    """The entries of a list in any form; of an endless one, ``most + 1``."""
+    if isinstance(text, str):
+        return [part.strip() for part in text.split(",")]
+    if isinstance(text, bytes | bytearray | Mapping):  # their items are no entries
+        return [text]
+    try:
+        return list(islice(iter(text), most + 1))  # type: ignore[call-overload]  # numpy arrays and ranges too
+    except TypeError:
+        return [text]
+
+
+def _how_many(value: object) -> str:
+    if isinstance(value, str):
+        return f", got {value.count(',') + 1}"
+    return f", got {len(value)}" if isinstance(value, Sized) else ""
+
+
+_HUGE = 10**400
+"""Stands for every whole number of more digits than anything here counts (Python refuses to read thousands of them)."""
 
 
 def _whole(item: object) -> int | None:
     if isinstance(item, bool):
         return None
     if isinstance(item, str):
-        return int(item) if re.fullmatch(r"[+-]?[0-9]{1,12}", item) else None
+        match = re.fullmatch(r"([+-]?)0*([0-9]+)", item)
+        if match is None:
+            return None
+        size = int(match.group(2)) if len(match.group(2)) <= 400 else _HUGE
+        return -size if match.group(1) == "-" else size
+    if getattr(item, "ndim", 0):  # an array is no number, whatever it holds
+        return None
     try:
         number = int(item)  # type: ignore[call-overload]
     except (TypeError, ValueError, OverflowError):
         return None
     return number if number == item else None
+
+
+def _digits(item: object) -> str:
+    """A whole number as it was written, without quotes."""
+    text = item.lstrip("+") if isinstance(item, str) else _shown(item)
+    return text if len(text) <= 42 else text[:37] + "..."
+
+
+def counted(number: int, singular: str, plural: str | None = None) -> str:
+    """A number with its word.
+
+    >>> counted(1, "GPU"), counted(8, "GPU"), counted(0, "entry", "entries")
+    ('1 GPU', '8 GPUs', '0 entries')
+    """
+    return f"{number} {singular if number == 1 else plural or singular + 's'}"
 
 
 def format_bytes(value: float) -> str:

@@ -6,14 +6,14 @@ from typing import Annotated
 
 import typer
 
-from pcie_sim.cli.options import EnvOption, JsonOption, NcclOption, P2pOption, TopologyOption, parse_env
-from pcie_sim.cli.output import emit
+from pcie_sim.cli.options import EnvOption, JsonOption, NcclOption, OutputOption, P2pOption, TopologyOption, parse_env
+from pcie_sim.cli.output import check_output, emit, files_of
 
 _OPS = "all_reduce, all_gather, reduce_scatter, all_to_all, broadcast, reduce or send_recv"
 
 
 def collective(
-    op: Annotated[str, typer.Argument(metavar="OP", help=f"{_OPS[0].upper()}{_OPS[1:]}.")],
+    op: Annotated[str, typer.Argument(metavar="OP", help=_OPS)],
     topology: TopologyOption,
     size: Annotated[str, typer.Option("--size", metavar="S", help="Message as nccl-tests counts it: 14KiB, 1MB, 16K (binary), 14336.")],
     ranks: Annotated[int | None, typer.Option("--ranks", metavar="N", help="How many GPUs, in bus order; default: all.")] = None,
@@ -29,15 +29,20 @@ def collective(
     engine: Annotated[
         str, typer.Option("--engine", metavar="analytic|event", help="Closed form, or every transfer simulated.")
     ] = "analytic",
+    order: Annotated[
+        str | None, typer.Option("--order", metavar="LIST", help="GPUs rank by rank, like gpu0,gpu4,gpu1: a ring follows them.")
+    ] = None,
     env: EnvOption = None,
     nccl: NcclOption = None,
     p2p: P2pOption = None,
     json: JsonOption = False,
+    output: OutputOption = None,
 ) -> None:
     """The time of one collective call on a box, its bus bandwidth, and the link that limits it."""
     from pcie_sim import study
     from pcie_sim.report.timing import timing_blocks
 
+    check_output(output, reads=files_of(topology=topology))
     found = study.collective(
         topology,
         op,
@@ -47,8 +52,9 @@ def collective(
         protocol=protocol,
         launch=launch,  # type: ignore[arg-type]
         engine=engine,  # type: ignore[arg-type]
+        order=order,
         nccl=nccl,
         env=parse_env(env),
         p2p=p2p,  # type: ignore[arg-type]
     )
-    emit(found.to_dict, lambda width: timing_blocks(found, width=width), as_json=json)
+    emit(found.to_dict, lambda width: timing_blocks(found, width=width), as_json=json, output=output)

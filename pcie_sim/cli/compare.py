@@ -22,7 +22,7 @@ from pcie_sim.cli.options import (
     TopologyOption,
     parse_env,
 )
-from pcie_sim.cli.output import check_output, emit, wrote
+from pcie_sim.cli.output import check_output, emit, files_of, wrote
 
 if TYPE_CHECKING:
     from pcie_sim.results.comparison import Comparison
@@ -59,11 +59,7 @@ def compare(
     """
     from pcie_sim import study
 
-    check_output(output)
-    if plot is not None:
-        from pcie_sim.report.plots import check_plot
-
-        check_plot(plot)
+    check_output(output, plot=plot, reads=files_of(topology=topology, model=model))
     found = study.compare(
         topology,
         model=model,

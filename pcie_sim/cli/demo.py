@@ -7,8 +7,8 @@ from typing import Annotated
 import typer
 
 from pcie_sim.cli.compare import hand_out
-from pcie_sim.cli.options import JsonOption
-from pcie_sim.cli.output import say, wrote
+from pcie_sim.cli.options import JsonOption, OutputOption
+from pcie_sim.cli.output import check_output, say, wrote
 
 TOPOLOGY = "rtx-pro-6000-8x-2switch"
 MODEL = "kimi-k2.6"
@@ -23,15 +23,13 @@ def demo(
     plot: Annotated[str, typer.Option("--plot", metavar="FILE", help="Where the picture goes (.png or .svg).")] = PLOT,
     no_plot: Annotated[bool, typer.Option("--no-plot", help="Draw nothing.")] = False,
     json: JsonOption = False,
+    output: OutputOption = None,
 ) -> None:
     """The reference comparison: Kimi K2.6 on 8x RTX PRO 6000 over PCIe with SGLang, beside what was measured there."""
     from pcie_sim import study
     from pcie_sim.errors import InputError
 
-    if not no_plot:
-        from pcie_sim.report.plots import check_plot
-
-        check_plot(plot)
+    check_output(output, plot=None if no_plot else plot)
     found = study.compare(TOPOLOGY, model=MODEL, strategies=STRATEGIES, concurrency=CONCURRENCY, env=ENV)
     if not no_plot:
         from pcie_sim.report.plots import save_plot
@@ -46,4 +44,4 @@ def demo(
         env = " ".join(f"--env {name}={value}" for name, value in ENV.items())
         say("the same by hand:")
         say(f"  pcie-sim compare --topology {TOPOLOGY} --model {MODEL} --strategies {STRATEGIES} --concurrency {CONCURRENCY} {env}")
-    hand_out(found, as_json=json)
+    hand_out(found, as_json=json, output=output)

@@ -5,7 +5,6 @@ Exit codes: 0 ok; 1 a finding (nothing fits); 2 bad input or usage; 3 no data an
 
 from __future__ import annotations
 
-import contextlib
 import os
 import sys
 from collections.abc import Sequence
@@ -16,7 +15,8 @@ import typer
 
 import pcie_sim
 from pcie_sim.cli import collective, compare, demo, flows, gpu, model, predict, topology
-from pcie_sim.cli.output import say
+from pcie_sim.cli.output import mute, say
+from pcie_sim.cli.usage import shortened, usage_error
 from pcie_sim.errors import InputError, PcieSimError
 
 BUG = 70
@@ -83,13 +83,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return INTERRUPTED
     except OSError as exc:
+        mute(sys.stdout)
         return _fail(
             f"cannot write the answer ({exc.strerror or exc})" if exc.filename is None else f"{exc.filename}: {exc.strerror}", 2, debug
         )
     except PcieSimError as exc:
         return _fail(str(exc), exc.exit_code, debug)
     except Exception as exc:  # noqa: BLE001 - the last line of defence: usage errors of the library, and bugs
-        usage = _usage_error(exc)
+        usage = usage_error(exc, typer.main.get_command(app), arguments)
         if usage is not None:
             return _fail(usage, InputError.exit_code, debug)
         hint = "" if debug else "; run again with --debug for the traceback"
@@ -125,35 +126,18 @@ def _forgiving_streams() -> None:
             stream.reconfigure(errors="replace")
 
 
-def _usage_error(exc: Exception) -> str | None:
-    """The message of an error of the command-line library; None for any other.
-
-    Told by its shape: typer carries its own copy of click from 0.26 on and click itself before.
-    """
-    message = getattr(exc, "format_message", None)
-    if message is None or not hasattr(exc, "exit_code"):
-        return None
-    context = getattr(exc, "ctx", None)
-    path = context.command_path if context is not None else "pcie-sim"
-    text = " ".join(str(message()).split()).rstrip(".")
-    return f"{text[:1].lower()}{text[1:]}\nsee: {path} --help"
-
-
 def _fail(message: str, code: int, debug: bool) -> int:
     if debug:
         import traceback
 
         say(traceback.format_exc())
     # No control character of a broken file reaches the terminal, and the message keeps to two lines.
-    lines = ["".join(c if c.isprintable() else "?" for c in line)[:_LINE] for line in message.strip().splitlines()[:2]]
+    lines = ["".join(c if c.isprintable() else "?" for c in shortened(line))[:_LINE] for line in message.strip().splitlines()[:2]]
     say("error: " + "\n".join(lines or ["unknown"]))
     return code
 
 
 def _reader_left() -> int:
     """The reader of our output (``head``, a closed pager) has what it wanted: no message, and none at exit either."""
-    with contextlib.suppress(OSError, ValueError):  # a stream of a test or an embedding program has no descriptor
-        null = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(null, sys.stdout.fileno())
-        os.close(null)
+    mute(sys.stdout)
     return 0

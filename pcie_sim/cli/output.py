@@ -2,21 +2,37 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
-from pcie_sim.report.files import check_target, write_whole
+from pcie_sim.errors import InputError
+from pcie_sim.report.console import clean
+from pcie_sim.report.files import check_target, same_file, write_whole
 
 if TYPE_CHECKING:
     from pcie_sim.report.console import Block
 
 
 def say(text: str) -> None:
-    """One remark for people, on standard error."""
-    sys.stderr.write(text.rstrip() + "\n")
+    """One remark for people, on standard error; where nobody can read it (a full disk, a closed pipe), the exit code has to do."""
+    try:
+        sys.stderr.write(clean(text).rstrip() + "\n")
+        sys.stderr.flush()
+    except (OSError, ValueError):
+        mute(sys.stderr)
+
+
+def mute(stream: TextIO) -> None:
+    """What is still in the stream's buffer goes nowhere, so that Python's last flush does not fail and change the exit code."""
+    with contextlib.suppress(OSError, ValueError):  # a stream of a test or an embedding program has no descriptor
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, stream.fileno())
+        os.close(null)
 
 
 def emit(
@@ -39,14 +55,40 @@ def emit(
     show(blocks(width_of(sys.stdout)), sys.stdout)
 
 
-def check_output(output: str | None) -> None:
-    """Refuse an ``-o`` that cannot be written before anything is computed.
+def check_output(output: str | None, *, plot: str | None = None, reads: Iterable[Path] = ()) -> None:
+    """Refuse an ``-o`` or ``--plot`` that cannot be written, or that would overwrite what is read, before anything is computed.
+
+    Args:
+        plot: the picture's file.
+        reads: the files that the question is read from (:func:`files_of`).
 
     Raises:
-        InputError: a folder, or a file in a folder that does not exist.
+        InputError: a folder, a file in a folder that does not exist, one of ``reads``, or one file for both.
     """
     if output is not None:
         check_target(output, "-o")
+    if plot is not None:
+        from pcie_sim.report.plots import check_plot
+
+        check_plot(plot)
+    if output is not None and plot is not None and same_file(output, plot):
+        raise InputError(f"-o {output}: the same file as --plot; give another name")
+    for what, target in (("-o", output), ("--plot", plot)):
+        if target is not None and any(same_file(target, path) for path in reads):
+            raise InputError(f"{what} {target}: this would overwrite the file that the question is read from; give another name")
+
+
+def files_of(*, topology: str | None = None, model: str | None = None) -> list[Path]:
+    """The files behind what was typed, where there are any: paths, and the files of shipped names."""
+    from pcie_sim.catalog import is_path, resolve, shipped_topology
+    from pcie_sim.catalog.lookup import file_of
+
+    found: list[Path] = []
+    for text, shipped in ((topology, shipped_topology), (model, lambda name: file_of("models", resolve("models", name)))):
+        if text is not None:
+            with contextlib.suppress(InputError):  # told where the question is read
+                found.append(Path(text) if is_path(text) else shipped(text))
+    return found
 
 
 def wrote(path: Path) -> None:

@@ -22,7 +22,7 @@ from pcie_sim.cli.options import (
     TopologyOption,
     parse_env,
 )
-from pcie_sim.cli.output import check_output, emit
+from pcie_sim.cli.output import check_output, emit, files_of
 
 
 def predict(
@@ -50,7 +50,7 @@ def predict(
     from pcie_sim import study
     from pcie_sim.report.prediction import prediction_blocks
 
-    check_output(output)
+    check_output(output, reads=files_of(topology=topology, model=model))
     found = study.predict(
         topology,
         model=model,

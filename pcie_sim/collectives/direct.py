@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from pcie_sim.collectives.registry import MAX_TRANSFERS, Fractions, register
+from pcie_sim.collectives.registry import Fractions, register, require_at_most
 from pcie_sim.collectives.rounds import Rounds
 from pcie_sim.collectives.schedule import Schedule, Transfer
-from pcie_sim.errors import InputError
+
+_MAX_RANKS = 256
 
 
 @register("all_to_all", "direct")
@@ -41,8 +42,7 @@ def pairwise(ranks: int, fractions: Fractions | None = None) -> Schedule:
 
 
 def _shares(ranks: int, fractions: Fractions | None) -> Fractions:
-    if ranks * (ranks - 1) > MAX_TRANSFERS:
-        raise InputError(f"all_to_all on {ranks} ranks has {ranks * (ranks - 1)} messages; at most {MAX_TRANSFERS} are unrolled")
+    require_at_most(ranks, _MAX_RANKS, "an exchange of all pairs")
     return fractions if fractions is not None else ((1.0 / ranks,) * ranks,) * ranks
 
 

@@ -8,53 +8,22 @@ moving flows changes; with its last byte it is complete. Ties within 1e-12 of th
 from __future__ import annotations
 
 import heapq
-from collections.abc import Sequence
-from dataclasses import dataclass
 
+from pcie_sim.network.flowset import ArrayRun, FlowArrays, FlowRun, FlowSet, arrays_of, lists_of
+from pcie_sim.network.incremental import IncrementalFluid
 from pcie_sim.network.sharing import INFINITY, SMALL, TIE, LargeFill, fill_small
+from pcie_sim.network.symmetry import quotient
 
-
-@dataclass(frozen=True)
-class FlowSet:
-    """Flows on capacities. Seconds, bytes, B/s.
-
-    ``routes`` and ``caps`` are per class of flows, ``of_class`` gives each flow's class; all other sequences are per flow.
-    ``previous`` is the flow before it in its stream, or -1. An empty ``deps``, ``latency`` or ``previous`` stands for none.
-    """
-
-    capacity: Sequence[float]
-    routes: Sequence[tuple[int, ...]]
-    caps: Sequence[float]
-    of_class: Sequence[int]
-    size: Sequence[float]
-    start: Sequence[float] = ()
-    latency: Sequence[float] = ()
-    deps: Sequence[tuple[int, ...]] = ()
-    previous: Sequence[int] = ()
-
-    def link_bytes(self) -> list[float]:
-        """Bytes over each capacity, by index."""
-        by_class = [0.0] * len(self.routes)
-        for index, size in zip(self.of_class, self.size, strict=True):
-            by_class[index] += size
-        found = [0.0] * len(self.capacity)
-        for route, size in zip(self.routes, by_class, strict=True):
-            for link in route:
-                found[link] += size
-        return found
-
-
-@dataclass(frozen=True)
-class FlowRun:
-    """What happened: completion time of each flow (s), the last of them, and how many moments something changed."""
-
-    finish: list[float]
-    makespan: float
-    events: int
+__all__ = ["ArrayRun", "FlowArrays", "FlowRun", "FlowSet", "simulate", "simulate_arrays"]
 
 
 _MEMO_NUMBERS = 20_000_000
 """Numbers kept in one run's solutions before they are dropped (about 160 MB of keys)."""
+_MANY, _MANY_EQUAL = 512, 4
+"""Flows, and flows per size, from which it pays to look for groups of equal flows (measured)."""
+_MOST_FRESH = 12
+"""Sets of moving flows that were not met before, from which a run counts as one that does not repeat (and finish times of
+different length, from which it is sure to be one); then following the changes is cheaper than solving whole sets (measured)."""
 
 
 class _SmallFluid:
@@ -70,6 +39,7 @@ class _SmallFluid:
         self.solved: dict[tuple[int, ...], list[float]] = {}
         self.active: list[int] = []
         self.moving = 0
+        self.fresh = 0  # sets solved less sets met again
         self.stale = True
 
     def add(self, flow: int, index: int, size: float) -> None:
@@ -86,6 +56,7 @@ class _SmallFluid:
         if self.stale:
             key = tuple(self.counts)
             rates = self.solved.get(key)
+            self.fresh += 1 if rates is None else -1
             if rates is None:
                 if len(self.solved) * len(key) > _MEMO_NUMBERS:
                     self.solved.clear()
@@ -132,6 +103,7 @@ class _LargeFluid:
         self.solved: dict[bytes, object] = {}
         self.active = np.zeros(0, dtype=np.int64)
         self.moving = 0
+        self.fresh = 0  # sets solved less sets met again
         self.stale = True
 
     def add(self, flow: int, index: int, size: float) -> None:
@@ -149,6 +121,7 @@ class _LargeFluid:
         if self.stale:
             key = self.counts.tobytes()
             rates = self.solved.get(key)
+            self.fresh += 1 if rates is None else -1
             if rates is None:
                 if len(self.solved) * len(self.counts) > _MEMO_NUMBERS:
                     self.solved.clear()
@@ -187,7 +160,28 @@ def simulate(flows: FlowSet) -> FlowRun:
     Raises:
         ValueError: dependencies that form a cycle (schedules are proven acyclic; a caller's bug).
     """
+    count = len(flows.of_class)
+    alone = not (flows.charges or flows.deps or flows.previous)
+    if count >= _MANY and alone and len(set(flows.size)) * _MANY_EQUAL <= count:
+        found = quotient(arrays_of(flows))
+        if found is not None:
+            one, group = found
+            run = _Engine(one).run()
+            return FlowRun([run.finish[index] for index in group.tolist()], run.makespan, run.events)
     return _Engine(flows).run()
+
+
+def simulate_arrays(flows: FlowArrays) -> ArrayRun:
+    """Run ``flows`` to the end. Groups of equal flows are solved as one; the answer is exact with and without them."""
+    import numpy as np
+
+    found = quotient(flows)
+    if found is None:
+        single = _Engine(lists_of(flows)).run()
+        return ArrayRun(np.array(single.finish), single.makespan, single.events, flows.count)
+    one, group = found
+    run = _Engine(one).run()
+    return ArrayRun(np.array(run.finish)[group], run.makespan, run.events, len(one.size))
 
 
 class _Engine:
@@ -197,7 +191,12 @@ class _Engine:
         count = len(flows.of_class)
         self.flows = flows
         self.count = count
-        self.fluid: _SmallFluid | _LargeFluid = _SmallFluid(flows) if len(flows.routes) <= SMALL else _LargeFluid(flows)
+        self.fluid: _SmallFluid | _LargeFluid | IncrementalFluid
+        many = len(flows.routes) > SMALL
+        if flows.charges or (not flows.deps and (many or len(set(flows.size)) > _MOST_FRESH)):
+            self.fluid = IncrementalFluid(flows)
+        else:
+            self.fluid = _LargeFluid(flows) if many else _SmallFluid(flows)
         self.free = [not route and cap == INFINITY for route, cap in zip(flows.routes, flows.caps, strict=True)]
         self.finish = [-1.0] * count
         self.latency = flows.latency or (0.0,) * count
@@ -232,11 +231,22 @@ class _Engine:
             now = then
             for flow in worklist:
                 self._complete(flow, now)
+            if not isinstance(fluid, IncrementalFluid) and fluid.fresh > _MOST_FRESH:
+                fluid = self._follow(fluid)
             while starting and starting[0][0] <= now + slack:
                 self._move(heapq.heappop(starting)[1], now)
         if any(time < 0 for time in self.finish):
             raise ValueError("the dependencies of the flows form a cycle")
         return FlowRun(self.finish, max(self.finish, default=0.0), events)
+
+    def _follow(self, old: _SmallFluid | _LargeFluid) -> IncrementalFluid:
+        """Go on with a fluid that follows changes: this run does not repeat itself."""
+        self.fluid = fluid = IncrementalFluid(self.flows)
+        for index, queue in enumerate(old.queues):
+            done = float(old.served[index])
+            for goal, flow in queue:
+                fluid.add(flow, index, goal - done)
+        return fluid
 
     def _move(self, flow: int, now: float) -> None:
         before = self.previous[flow]

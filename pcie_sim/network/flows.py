@@ -56,9 +56,12 @@ def run_flows(data: Any, *, source: str = "<flows>") -> FlowsResult:
         raise InputError(f"{source}: cases: {len(cases)} is too many; at most {MAX_CASES}")
     seen: set[str] = set()
     found: list[FlowCase] = []
+    completions = 0
     for place, case in enumerate(cases):
-        reader = _CaseReader(case, source, place, seen)
-        found.append(reader.run())
+        found.append(_CaseReader(case, source, place, seen).run())
+        completions += len(found[-1].finish)
+        if completions > MAX_COMPLETIONS:
+            raise InputError(f"{source}: all cases together have more than {MAX_COMPLETIONS} completions; split the file")
     return FlowsResult(cases=tuple(found))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -15,7 +16,7 @@ from pcie_sim.network.conditions import collapsed_uplinks
 from pcie_sim.network.costs import Amount, Costs, add, amount, library_costs
 from pcie_sim.network.events import FlowSet
 from pcie_sim.network.groups import switch_groups
-from pcie_sim.network.library import Beliefs, beliefs
+from pcie_sim.network.library import RING_OPS, Beliefs, beliefs
 from pcie_sim.specs.part import Protocol
 
 if TYPE_CHECKING:
@@ -107,11 +108,12 @@ class Placement:
         caps: list[float] = []
         channels = self.thinks.channels if self.thinks is not None else 0
         steps: list[Amount] = []
+        often = Counter(self.of_class)
         for index, route in enumerate(self.class_route):
             network = _network(route)
             software, wire = self.costs.step(protocol, route.transport, network), amount(route.latency)
             label = weakest((wire.evidence, self.transport_evidence.evidence))
-            weight = self.of_class.count(index) / len(self.of_class)
+            weight = often[index] / len(self.of_class)
             steps.append(Amount(software.value * weight, software.sigma, software.evidence, software.sources))
             steps.append(Amount(wire.value * weight, wire.sigma, label, wire.sources))
             latency.append(software.value + wire.value)
@@ -186,25 +188,27 @@ def place(
     fractions: Fractions | None = None,
     chunks: int | None = None,
     channels: int | None = None,
+    as_given: bool = False,
 ) -> Placement:
     """``op`` on every group of GPU nodes (rank order) at the same time; kept per topology.
 
     ``fractions``, ``chunks`` and ``channels`` as in :func:`pcie_sim.collectives.build_schedule`; a hierarchical algorithm gets the
-    GPUs' own groups (:func:`pcie_sim.network.groups.switch_groups`).
+    GPUs' own groups (:func:`pcie_sim.network.groups.switch_groups`). A ring (and the chain that NCCL's tree is inside a node) follows
+    the library's own order of the group's GPUs (the first stays first), unless ``as_given``.
 
     Raises:
         InputError: unknown op, algorithm or GPU, a GPU twice in a group, a bad matrix, or an option that is not the algorithm's.
         NoDataError: no costs for the library, or no modelled transport between two GPUs.
     """
     kept = _KNOWN.setdefault(topology, {})
-    key = (op, algorithm, tuple(groups), fractions, chunks, channels)
+    key = (op, algorithm, tuple(groups), fractions, chunks, channels, as_given)
     found = kept.get(key)
     if found is None:
         if len(kept) >= _MOST_KEPT:
             kept.clear()
         builder = _Builder(topology, op)
         schedules = [builder.schedule(gpus, algorithm, fractions, chunks, channels) for gpus in groups]
-        found = kept[key] = builder.build(groups, schedules)
+        found = kept[key] = builder.build(groups, schedules, as_given)
     return found
 
 
@@ -224,14 +228,15 @@ class _Builder:
         near = switch_groups(self.topology, gpus) if "groups" in options_of(self.op, algorithm) else None
         return build_schedule(self.op, algorithm, len(gpus), fractions=fractions, groups=near, chunks=chunks, channels=channels)
 
-    def build(self, groups: Sequence[tuple[str, ...]], schedules: Sequence[Schedule]) -> Placement:
+    def build(self, groups: Sequence[tuple[str, ...]], schedules: Sequence[Schedule], as_given: bool) -> Placement:
         of_class: list[int] = []
         fraction: list[float] = []
         deps: list[tuple[int, ...]] = []
         previous: list[int] = []
         order: list[int] = []
         rounds: list[list[int]] = []
-        for gpus, schedule in zip(groups, schedules, strict=True):
+        for group, schedule in zip(groups, schedules, strict=True):
+            gpus = self._ring(group) if schedule.algorithm in _LIBRARY_ALGORITHMS and not as_given else group
             offset = len(of_class)
             for transfer in schedule.transfers:
                 of_class.append(self._class(gpus[transfer.src], gpus[transfer.dst]))
@@ -248,7 +253,6 @@ class _Builder:
         capacity, rates, crowded = self._capacities(routes, of_class, rounds, reads=schedules[0].access == "read")
         pairs = {pair: self.topology.transport(*pair) for pair in self.pairs}
         labels = [item.evidence for item in pairs.values()]
-        tuning = self.costs.part.tuning if self.costs.part is not None else None
         return Placement(
             costs=self.costs,
             op=self.op,
@@ -269,13 +273,21 @@ class _Builder:
             largest_send=max(fraction, default=0.0),
             peers=max(len(gpus) for gpus in groups) - 1,
             crowded=crowded,
-            thinks=beliefs(self.topology, tuning, self.class_route) if tuning is not None and self.class_route else None,
+            thinks=beliefs(self.topology, self.costs.part, groups) if self.op in RING_OPS else None,
             reasons=tuple(dict.fromkeys(f"{item.kind}: {item.reason}" for item in pairs.values()))[:3],
             transport="+".join(sorted({route.transport for route in self.class_route})) or "none",
             transport_evidence=Amount(0.0, 0.0, weakest(labels)),
             access=schedules[0].access,
             channels=schedules[0].channels,
         )
+
+    def _ring(self, gpus: tuple[str, ...]) -> tuple[str, ...]:
+        """The library's ring through ``gpus``, from the first of them on; as they are when its choices are not modelled."""
+        thinks = beliefs(self.topology, self.costs.part, (gpus,)) if self.op in RING_OPS else None
+        if thinks is None or set(thinks.order) != set(gpus):  # several hosts: as they stand
+            return gpus
+        start = thinks.order.index(gpus[0])
+        return (*thinks.order[start:], *thinks.order[:start])
 
     def _class(self, src: str, dst: str) -> int:
         route = self.pairs.get((src, dst))

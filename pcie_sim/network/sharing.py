@@ -19,6 +19,8 @@ TIE = 1e-12
 SMALL = 160
 """Up to this many classes plain Python is faster than arrays (measured; both give the same rates)."""
 INFINITY = float("inf")
+Charged = tuple[tuple[int, int], ...]
+"""A route: each link once, and how often it is charged."""
 
 
 def max_min_rates(
@@ -47,6 +49,20 @@ def max_min_rates(
     if count <= SMALL:
         return fill_small(capacity, routes, weight, limit)
     return [float(rate) for rate in LargeFill(capacity, routes, limit).rates(weight)]
+
+
+def charged_route(route: Sequence[int], times: Sequence[int] | None = None) -> Charged:
+    """The links of a route, each once, with how often one byte of a flow is charged to it.
+
+    >>> charged_route((3, 5, 3))
+    ((3, 2), (5, 1))
+    """
+    if times is None and len(set(route)) == len(route):
+        return tuple([(link, 1) for link in route])
+    found: dict[int, int] = {}
+    for place, link in enumerate(route):
+        found[link] = found.get(link, 0) + (times[place] if times is not None else 1)
+    return tuple(found.items())
 
 
 def fill_small(capacity: Sequence[float], routes: Sequence[Sequence[int]], weights: Sequence[int], caps: Sequence[float]) -> list[float]:

@@ -9,21 +9,26 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from pcie_sim.errors import InputError
+from pcie_sim.errors import InputError, unknown_name
 from pcie_sim.evidence import Evidence, label_of_sum, weakest
 from pcie_sim.network.analytic import Lines, solve
-from pcie_sim.network.costs import Amount
+from pcie_sim.network.costs import Amount, library_costs
+from pcie_sim.network.custom import NAME as CUSTOM
+from pcie_sim.network.custom import kernel
 from pcie_sim.network.events import simulate
-from pcie_sim.network.library import algorithm_notes, choose
+from pcie_sim.network.library import Choice, choose
 from pcie_sim.network.placement import Fractions, Placement, View, place
 from pcie_sim.results.timing import Bottleneck, Timing
 from pcie_sim.specs.ops import Array, CollectiveCall
 from pcie_sim.specs.part import Protocol
+from pcie_sim.specs.runtime import CustomAllReduce
 from pcie_sim.units import parse_bytes
 
 if TYPE_CHECKING:
     from pcie_sim.topology import Topology
 
+WORTH_SAYING = 0.02
+"""An order that costs no more than this share of the bandwidth term gets no remark."""
 Z90 = 1.2815515655446004
 """90 % point of the standard normal."""
 
@@ -102,13 +107,17 @@ def call_times(
     *,
     gpu_of_rank: Sequence[str],
     launch: Literal["graph", "eager"] = "graph",
+    algorithm: str = "auto",
     protocol: str = "auto",
+    custom: CustomAllReduce | None = None,
 ) -> CallTimes:
     """Times of ``call`` for all its sizes, all its groups running at the same time.
 
     Args:
         gpu_of_rank: GPU node of each rank number in ``call.groups``.
         launch: ``graph`` (inside a CUDA graph) or ``eager`` (back to back from the CPU: no less than its issue floor).
+        algorithm, protocol: ``auto`` for the library's choice at each size.
+        custom: the serving engine's own AllReduce kernel: used for all_reduce where its rules would pick it.
 
     Raises:
         InputError: unknown op or GPU, a rank without GPU, no group, negative or non-finite sizes.
@@ -118,26 +127,19 @@ def call_times(
     if not np.all(np.isfinite(size)) or np.any(size < 0):
         raise InputError(f"{call.op}: sizes must be finite and 0 or more")
     groups = _groups(call, gpu_of_rank)
-    placed = place(topology, call.op, groups, fractions=call.fractions)
-    names, which, notes = choose(
-        topology,
-        placed.costs.part.tuning if placed.costs.part is not None else None,
-        placed.thinks,
-        placed.op,
-        placed.ranks,
-        size,
-        largest_send=placed.largest_send,
-        protocol=protocol,
-    )
+    found = _choice(topology, call.op, groups, size, algorithm, protocol, call.fractions)
+    notes, which = found.notes, found.which
     latency, moved = np.zeros(size.shape), np.zeros(size.shape)
     sigma_latency, sigma_bytes = np.zeros(size.shape), np.zeros(size.shape)
     used: list[str] = []
+    shown = np.empty(size.shape, dtype=object)
     parts_used: list[_Parts] = []
     labelled: list[tuple[float, Evidence]] = []
-    for index, name in enumerate(names):
+    for index, (way, name) in enumerate(found.candidates):
         mask = which == index
         if not np.any(mask):
             continue
+        placed = place(topology, call.op, groups, algorithm=way, fractions=call.fractions)
         lines = solve(placed, name)
         parts = _parts(placed, name, lines)
         steps_s, bytes_s = lines.evaluate(size)
@@ -145,10 +147,23 @@ def call_times(
         moved = np.where(mask, bytes_s, moved)
         sigma_latency = np.where(mask, _latency_sigma(parts, steps_s), sigma_latency)
         sigma_bytes = np.where(mask, parts.wire.sigma, sigma_bytes)
-        used.append(name)
+        used.append(_shown(placed, name))
+        shown[mask] = used[-1]
         parts_used.append(parts)
         totals = float(np.sum(mask)) * parts.base.value, float(np.sum(steps_s[mask])), float(np.sum(bytes_s[mask]))
         labelled += _labelled(parts, *totals)
+    if custom is not None and call.op == "all_reduce":
+        own, more = kernel(topology, groups, custom)
+        notes = (*notes, *more)
+        mask = np.zeros(size.shape, dtype=bool) if own is None else size <= own.most
+        if own is not None and np.any(mask):
+            latency, moved = np.where(mask, own.base.value, latency), np.where(mask, size * own.per_byte.value, moved)
+            sigma_latency = np.where(mask, own.base.sigma, sigma_latency)
+            sigma_bytes = np.where(mask, own.per_byte.sigma, sigma_bytes)
+            shown[mask] = CUSTOM
+            kept = _Parts(own.base, Amount(0.0, 0.0, own.base.evidence), own.per_byte)
+            parts_used, labelled = ([kept], []) if np.all(mask) else ([*parts_used, kept], labelled)
+            labelled += _labelled(kept, float(np.sum(latency[mask])), 0.0, float(np.sum(moved[mask])))
     label_latency = weakest(label for parts in parts_used for label in (parts.base.evidence, parts.step.evidence))
     sources = dict.fromkeys(source for parts in parts_used for source in parts.sources)
     if launch == "eager":
@@ -170,11 +185,28 @@ def call_times(
         evidence_latency=label_latency,
         evidence_bytes=weakest(parts.wire.evidence for parts in parts_used),
         extrapolated=placed.costs.extrapolates(placed.ranks, size),
-        protocol=_shown(placed, used[0]) if len(used) == 1 else np.array(names, dtype=object)[which],
+        protocol=str(shown.flat[0]) if len(set(shown.flat)) == 1 else shown,
         transport=placed.transport,
         sources=tuple(sources),
-        notes=(*notes, *algorithm_notes(topology.settings.env, call.op, placed.algorithm)),
+        notes=notes,
     )
+
+
+def _choice(
+    topology: Topology,
+    op: str,
+    groups: Sequence[tuple[str, ...]],
+    size: Array,
+    algorithm: str,
+    protocol: str,
+    fractions: Fractions | None,
+) -> Choice:
+    """What runs at each size: the library's choice where nothing is asked for."""
+    part = library_costs(topology.settings.ccl).part
+    largest = (
+        None if fractions is None else max((share for i, row in enumerate(fractions) for j, share in enumerate(row) if i != j), default=0.0)
+    )
+    return choose(topology, part, op, groups, size, algorithm=algorithm, protocol=protocol, largest_send=largest)
 
 
 def _shown(placed: Placement, protocol: str) -> str:
@@ -212,8 +244,9 @@ def time_collective(
     fractions: Fractions | None = None,
     chunks: int | None = None,
     channels: int | None = None,
+    order: Sequence[str] | None = None,
 ) -> Timing:
-    """One call of ``op`` on the first ``ranks`` GPUs in bus order.
+    """One call of ``op`` on the first ``ranks`` GPUs in bus order, or on those of ``order``.
 
     Args:
         size_bytes: message size as nccl-tests counts it for the op (0 allowed; text such as ``14KiB`` is understood).
@@ -224,6 +257,7 @@ def time_collective(
         engine: ``analytic`` or ``event``.
         fractions: all_to_all: what each rank sends to each, as a share of ``size_bytes``.
         chunks: pieces of a pipelined algorithm (None: its own number); ``channels``: equal copies side by side (None: one).
+        order: GPU names, rank by rank: a ring follows them as they stand. A note says when another order would be faster.
 
     Raises:
         InputError: unknown op, algorithm, protocol, launch or engine; ranks below 2 or above the GPUs; a bad size.
@@ -234,17 +268,45 @@ def time_collective(
         raise InputError(f"launch {launch!r}: use eager or graph")
     if engine not in ("analytic", "event"):
         raise InputError(f"engine {engine!r}: use analytic or event")
-    count = len(topology.gpus) if ranks is None else ranks
-    if isinstance(count, bool) or not isinstance(count, int) or not 2 <= count <= len(topology.gpus):
-        raise InputError(f"{op}: ranks {count!r}; {topology.name} has {len(topology.gpus)} GPUs, a collective takes 2 to all of them")
-    order = rank_order(topology, count)
-    placed = place(topology, op, (order,), algorithm=algorithm, fractions=fractions, chunks=chunks, channels=channels)
-    tuning = placed.costs.part.tuning if placed.costs.part is not None else None
-    names, which, notes = choose(
-        topology, tuning, placed.thinks, op, count, np.asarray(float(size)), largest_send=placed.largest_send, protocol=protocol
-    )
-    chosen = names[int(which)]
+    gpus = _gpus(topology, op, ranks, order)
+    found = _choice(topology, op, (gpus,), np.asarray(float(size)), algorithm, protocol, fractions)
+    way, chosen = found.candidates[int(found.which)]
+    placed = place(topology, op, (gpus,), algorithm=way, fractions=fractions, chunks=chunks, channels=channels, as_given=order is not None)
+    notes = found.notes if order is None else (*found.notes, *_order_notes(topology, placed, gpus, chosen, fractions))
     return _Answer(topology, placed, chosen, size, launch).timing(engine, notes)
+
+
+def _gpus(topology: Topology, op: str, ranks: int | None, order: Sequence[str] | None) -> tuple[str, ...]:
+    """The GPUs of the call, rank by rank."""
+    if order is None:
+        count = len(topology.gpus) if ranks is None else ranks
+        if isinstance(count, bool) or not isinstance(count, int) or not 2 <= count <= len(topology.gpus):
+            raise InputError(f"{op}: ranks {count!r}; {topology.name} has {len(topology.gpus)} GPUs, a collective takes 2 to all of them")
+        return rank_order(topology, count)
+    gpus = tuple(order)
+    for name in gpus:
+        if name not in topology.gpus:
+            raise unknown_name("GPU", str(name), topology.gpus)
+    if len(set(gpus)) < len(gpus) or len(gpus) < 2:
+        raise InputError(f"order {','.join(gpus)[:80]}: name two GPUs or more, each once")
+    if ranks is not None and ranks != len(gpus):
+        raise InputError(f"order names {len(gpus)} GPUs, ranks asks for {ranks}; give one of the two")
+    return gpus
+
+
+def _order_notes(
+    topology: Topology, placed: Placement, gpus: tuple[str, ...], protocol: Protocol, fractions: Fractions | None
+) -> tuple[str, ...]:
+    """How much slower the bytes move than with the same GPUs in bus order."""
+    bus = tuple(name for name in topology.gpus if name in gpus)
+    if fractions is not None:
+        return ()
+    other = place(topology, placed.op, (bus,), algorithm=placed.algorithm, as_given=True)
+    given, best = (max(solve(item, protocol).slope) for item in (placed, other))
+    ratio = given / best if best > 0 else 1.0
+    if ratio <= 1.0 + WORTH_SAYING:
+        return ()
+    return (f"this order moves bytes {ratio:.3g} times slower than bus order ({','.join(bus)})",)
 
 
 class _Answer:
@@ -305,7 +367,7 @@ class _Answer:
             parts_s=shown,
             sources=sources,
             ignores=self._ignores(engine, lines),
-            notes=(*notes, *algorithm_notes(settings.env, placed.op, placed.algorithm), *placed.reasons),
+            notes=(*notes, *placed.reasons),
         )
 
     def _spread(self, parts: _Parts, steps_s: float, bytes_s: float) -> tuple[float, Evidence]:

@@ -5,10 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
+from pcie_sim.errors import InputError, NoDataError
+from pcie_sim.network import library_choice
+from pcie_sim.report.ccl import ccl_blocks
 from pcie_sim.report.console import bold, bullets, pairs, table, wrapped
 from pcie_sim.report.numbers import quantity_text, settings_text
 from pcie_sim.results.base import plain
+from pcie_sim.results.ccl import CclChoice
 from pcie_sim.topology import Topology
+from pcie_sim.units import counted
 
 if TYPE_CHECKING:
     from rich.tree import Tree
@@ -40,11 +45,14 @@ def box_blocks(box: Topology, *, width: int) -> list[Block]:
             "",
             bold("Path types between GPUs, in bus order"),
             _matrix(box),
-            f"  {_PATHS}",
+            wrapped(_PATHS, width=width, first="  "),
             *([f"  {_NET}"] if len(box.hosts) > 1 else []),
         ]
     if len(box.gpus) > 1:
         blocks += ["", bold("Transports by path type (with these settings)"), _transports(box)]
+    choice = _choice(box)
+    if choice is not None:
+        blocks += ccl_blocks(choice, width=width)
     blocks += ["", bold("Directed capacities (payload)"), *_capacities(box, width)]
     blocks += _list("Assumptions", box.assumptions, width) + _list("Notes", box.notes, width) + _list("Sources", box.spec.sources, width)
     return blocks
@@ -59,6 +67,14 @@ def _more_settings(box: Topology) -> str:
     if settings.force_p2p is not None:
         found.append(f"ForceP2P keys {'set' if settings.force_p2p else 'not set'}")
     return ", ".join(found)
+
+
+def _choice(box: Topology) -> CclChoice | None:
+    """What the collective library will do; None where it has no costs yet, or some GPUs cannot reach each other (a note says so)."""
+    try:
+        return library_choice(box)
+    except (NoDataError, InputError):
+        return None
 
 
 def gpus_text(box: Topology) -> str:
@@ -194,6 +210,7 @@ def box_document(box: Topology) -> dict[str, Any]:
         }
         for name, capacity in box.links.items()
     ]
+    choice = _choice(box)
     found: dict[str, Any] = plain(
         {
             "schema": "pcie-sim/topology-show/1",
@@ -210,6 +227,7 @@ def box_document(box: Topology) -> dict[str, Any]:
             "path_types": [[None if a == b else box.path_type(a, b) for b in order] for a in order],
             "transports": transports,
             "transport_reasons": _grouped(box),
+            "ccl": None if choice is None else choice.to_dict(),
             "assumptions": list(box.assumptions),
             "notes": list(box.notes),
             "sources": list(box.spec.sources),
@@ -226,4 +244,5 @@ def box_list_document(boxes: Iterable[Topology]) -> dict[str, Any]:
 def box_list_blocks(boxes: Iterable[Topology]) -> list[Block]:
     """A line per box."""
     columns: list[tuple[str, Justify]] = [("name", "left"), ("GPUs", "left"), ("title", "left")]
-    return [table(columns, [[b.name, gpus_text(b), b.title] for b in boxes], fold=(2,))]
+    rows = [[b.name, gpus_text(b), b.title] for b in boxes]
+    return [table(columns, rows, fold=(2,)), f"  {counted(len(rows), 'box', 'boxes')}"]

@@ -8,10 +8,13 @@ from typing import TYPE_CHECKING
 from pcie_sim.report.console import bold, bullets, pairs, table, wrapped
 from pcie_sim.report.numbers import BUCKETS, percent, settings_text
 from pcie_sim.results.comparison import Comparison, MeasuredPoint, Note, Point
+from pcie_sim.units import counted
 
 if TYPE_CHECKING:
     from pcie_sim.report.console import Block, Cell, Justify
 
+MIXED = "mixed_gpus"
+"""Code of the note that says which GPU is meant where a box has several models; it stands in the head."""
 _BESIDE_THE_GRID = ("does_not_fit", "queued", "eager")
 """Codes of notes that explain marks of the grid; they stand right under it."""
 
@@ -23,10 +26,11 @@ def comparison_blocks(comparison: Comparison, *, width: int) -> list[Block]:
         blocks += _grid(comparison, context, width)
     blocks += bullets((note.text for note in comparison.notes if note.code in _BESIDE_THE_GRID), width=width)
     blocks += _winners(comparison)
+    blocks += [wrapped(note.text, width=width, first="! ") for note in comparison.notes if note.code == _DISAGREES]
     blocks += _crossovers(comparison)
     blocks += _collectives(comparison, width)
     blocks += measured_blocks(comparison.measured, width=width)
-    blocks += note_blocks([note for note in comparison.notes if note.code not in (*_BESIDE_THE_GRID, *_EXCHANGE)], width=width)
+    blocks += note_blocks([note for note in comparison.notes if note.code not in _ELSEWHERE], width=width)
     if comparison.advice:
         blocks += ["", bold("The measurement that would narrow this answer most:"), " ".join(comparison.advice.split())]
     return blocks
@@ -37,12 +41,18 @@ def _head(comparison: Comparison, width: int) -> list[Block]:
     box = titles.get("topology") or comparison.topology
     model = titles.get("model") or comparison.model
     facts = [
-        ("box", f"{comparison.topology}: {comparison.gpus} GPUs" if comparison.gpus else comparison.topology),
+        ("box", f"{comparison.topology}: {counted(comparison.gpus, 'GPU')}" if comparison.gpus else comparison.topology),
+        ("GPUs", mixed_text(comparison.notes)),
         ("model", comparison.model),
         ("engine", f"{comparison.runtime}, launch {comparison.launch}"),
         ("collectives", f"{comparison.ccl}, environment {settings_text(comparison.env)}"),
     ]
     return [bold(f"{model} on {box}"), pairs(facts, width=width)]
+
+
+def mixed_text(notes: Sequence[Note]) -> str:
+    """Which GPU the figures are those of, where the box mixes models; else nothing."""
+    return next((note.text for note in notes if note.code == MIXED), "")
 
 
 def _grid(comparison: Comparison, context: int, width: int) -> list[Block]:
@@ -160,6 +170,9 @@ def _collectives(comparison: Comparison, width: int) -> list[Block]:
 
 _EXCHANGE = ("moe_comm", "ep_is_not_all_to_all")
 """Codes of notes about the MoE exchange; they stand with the collectives."""
+_DISAGREES = "measured_disagrees"
+"""Code of notes that say that measurements contradict the predicted winner; they stand right under the winners."""
+_ELSEWHERE = (*_BESIDE_THE_GRID, *_EXCHANGE, _DISAGREES, MIXED)
 _SENT = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send_recv")
 
 
@@ -196,14 +209,31 @@ def measured_blocks(measured: Sequence[MeasuredPoint], *, width: int) -> list[Bl
         ]
         blocks.append(table(columns, rows, fold=(7,)))
     if others:
-        shown = "; ".join(
-            f"{row.strategy} {'C unknown' if row.concurrency is None else f'C={row.concurrency:g}'}: {row.value:g} {row.unit}"
-            for row in others
-        )
-        blocks.append(wrapped(f"without a prediction here (not asked, or concurrency not stated): {shown}", width=width, first="  "))
+        blocks.append("  without a prediction here (not asked, or concurrency not stated):")
+        blocks += [wrapped(text, width=width, first="    ") for text in _unmatched(others)]
     sets = dict.fromkeys(row.set_id for row in measured)
     blocks.append(wrapped(f"from {', '.join(sets)}", width=width, first="  "))
     return blocks
+
+
+def _unmatched(rows: Sequence[MeasuredPoint]) -> list[str]:
+    """One text per strategy; rows of one concurrency and metric as a range: ``ep8 C=1: 62.3 to 66.2 tok/s (7 rows)``."""
+    found: dict[str, dict[tuple[float | None, float | None, str], list[float]]] = {}
+    for row in rows:
+        unit = row.unit + (" per user" if row.metric == "user_tokens_per_s" else "")
+        found.setdefault(row.strategy, {}).setdefault((row.concurrency, row.context, unit), []).append(row.value)
+    texts = []
+    for strategy, groups in found.items():
+        contexts = {context for _, context, _ in groups}
+        shown = []
+        for (concurrency, context, unit), values in groups.items():
+            at = "C unknown" if concurrency is None else f"C={concurrency:g}"
+            at += f", context {context:g}" if context is not None and len(contexts) > 1 else ""
+            low, high = min(values), max(values)
+            span = f"{low:g}" if low == high else f"{low:g} to {high:g}"
+            shown.append(f"{at}: {span} {unit}" + (f" ({len(values)} rows)" if len(values) > 1 else ""))
+        texts.append(f"{strategy} {'; '.join(shown)}")
+    return texts
 
 
 def note_blocks(notes: Sequence[Note], *, width: int) -> list[Block]:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import io
 import os
+import re
 import shutil
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Literal, TextIO
 
 if TYPE_CHECKING:
+    from rich.console import Console, ConsoleOptions
+    from rich.segment import Segment
     from rich.table import Table
     from rich.text import Text
     from rich.tree import Tree
@@ -19,9 +22,26 @@ if TYPE_CHECKING:
 
 PLAIN_WIDTH = 120
 """Columns where the output is no terminal: wide enough that no table is cut."""
-NARROWEST = 100
-"""A narrower terminal gets this much all the same: its own line breaks lose nothing, cut columns would."""
+NARROWEST = 60
+"""A narrower terminal gets this much all the same: its own line breaks lose nothing."""
+_FOLDED = 16
+"""Columns that a folding column of a table keeps at least."""
 Justify = Literal["left", "right", "center"]
+# C0 and C1 but newline and tab, surrogates (bytes that were no UTF-8), line and paragraph separators, and what turns the writing direction.
+_UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+
+
+def clean(text: str) -> str:
+    r"""``text`` without characters that a terminal would obey: they are shown as ``\xNN``.
+
+    >>> clean("a" + chr(27) + "[31mb")
+    'a\\x1b[31mb'
+    """
+    return _UNPRINTABLE.sub(lambda match: _escaped(ord(match.group())), text)
+
+
+def _escaped(code: int) -> str:
+    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"
 
 
 def wants_colour(stream: TextIO) -> bool:
@@ -34,23 +54,30 @@ def wants_colour(stream: TextIO) -> bool:
 
 
 def width_of(stream: TextIO) -> int:
-    """Columns to lay out for: the terminal's (at least 100), else 120."""
+    """Columns to lay out for: COLUMNS where it is set, else the terminal's, else 120; 60 at least."""
     try:
         terminal = stream.isatty()
     except ValueError:
         terminal = False
+    asked = os.environ.get("COLUMNS", "")
+    if asked.isascii() and asked.isdigit() and 0 < len(asked) < 6 and int(asked):
+        return max(NARROWEST, int(asked))
     return max(NARROWEST, shutil.get_terminal_size((PLAIN_WIDTH, 24)).columns) if terminal else PLAIN_WIDTH
 
 
 def show(blocks: Iterable[Block], stream: TextIO) -> None:
-    """Print the blocks. Text is never broken here (wrap prose with :func:`wrapped`); tables fit the width by themselves."""
+    """Print the blocks. Text is never broken here (wrap prose with :func:`wrapped`); tables fit the width by themselves.
+
+    Nothing that a file holds reaches the terminal as a command: see :func:`clean`.
+    """
     from rich.console import Console
+    from rich.text import Text
 
     colour = wants_colour(stream)
     buffer = _Buffer(getattr(stream, "encoding", None) or "utf-8")
     console = Console(
         file=buffer,
-        width=width_of(stream),
+        width=_ENDLESS,
         force_terminal=colour,
         color_system="auto" if colour else None,
         highlight=False,
@@ -58,11 +85,48 @@ def show(blocks: Iterable[Block], stream: TextIO) -> None:
         emoji=False,
         legacy_windows=False,
     )
+    width = width_of(stream)
     for block in blocks:
-        # Only text is soft-wrapped: a table keeps to the width.
-        console.print(block, soft_wrap=_is_text(block))
-    lines = (line.rstrip() for line in buffer.getvalue().splitlines())
-    stream.write("\n".join(lines) + "\n")
+        if isinstance(block, str):
+            console.print(clean(block), soft_wrap=True)
+        elif isinstance(block, Text):
+            console.print(_Clean(block), soft_wrap=True)
+        else:
+            # A tree is never broken, and a table gets the room that its unbroken columns need: cut columns would lose numbers.
+            console.print(_Clean(block), width=max(width, _room(block)))
+    lines = (line.rstrip() for line in buffer.getvalue().split("\n"))
+    stream.write("\n".join(lines).rstrip("\n") + "\n")
+
+
+_ENDLESS = 100_000
+
+
+class _Clean:
+    """A block whose text is :func:`clean` when it is drawn: the one place that every text passes, whoever made it."""
+
+    def __init__(self, block: Text | Table | Tree) -> None:
+        self._block = block
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Segment]:
+        from rich.segment import Segment
+
+        for segment in console.render(self._block, options):
+            yield Segment(clean(segment.text), segment.style)
+
+
+def _room(block: Table | Tree) -> int:
+    """Columns that a table needs at least (folding columns may break), or a tree for its longest line."""
+    from rich.cells import cell_len
+    from rich.table import Table
+
+    if not isinstance(block, Table):
+        return _ENDLESS
+    need = 0
+    for column in block.columns:
+        cells = [column.header, *column.cells]
+        longest = max(cell_len(line) for cell in cells for line in str(cell).split("\n"))
+        need += (longest if column.no_wrap else min(longest, _FOLDED)) + 3
+    return need
 
 
 class _Buffer(io.StringIO):
@@ -78,17 +142,11 @@ class _Buffer(io.StringIO):
         return self._encoding
 
 
-def _is_text(block: Block) -> bool:
-    from rich.text import Text
-
-    return isinstance(block, str | Text)
-
-
 def bold(text: str, *, colour: str = "") -> Text:
     """``text`` in bold (and in a colour) where the stream shows that."""
     from rich.text import Text
 
-    return Text(text, style=f"bold {colour}".strip())
+    return Text(clean(text), style=f"bold {colour}".strip())
 
 
 def table(columns: Sequence[tuple[str, Justify]], rows: Iterable[Sequence[Cell]], *, fold: Iterable[int] = ()) -> Table:
@@ -103,7 +161,7 @@ def table(columns: Sequence[tuple[str, Justify]], rows: Iterable[Sequence[Cell]]
     for index, (head, justify) in enumerate(columns):
         made.add_column(Text(head), justify=justify, no_wrap=index not in folding, overflow="fold")
     for row in rows:
-        made.add_row(*(Text(cell) if isinstance(cell, str) else cell for cell in row))
+        made.add_row(*(Text(clean(cell)) if isinstance(cell, str) else cell for cell in row))
     return made
 
 

@@ -13,10 +13,14 @@ def check_target(path: str, what: str) -> Path:
     """``path`` as a file that can be written.
 
     Raises:
-        InputError: empty, a folder, or its folder does not exist.
+        InputError: empty, ``-``, a folder, or its folder does not exist.
     """
     if not path.strip() or "\0" in path:
         raise InputError(f"{what}: give a file name, not {path[:40]!r}")
+    if path == "-":
+        raise InputError(f"{what} -: give a file name; use --json to print it")
+    if path.endswith(("/", os.sep)):
+        raise InputError(f"{what} {path}: this names a folder; give a file name")
     target = Path(path)
     try:
         if target.is_dir():
@@ -26,6 +30,14 @@ def check_target(path: str, what: str) -> Path:
     except OSError as exc:
         raise InputError(f"{what} {path[:80]}: {exc.strerror or exc}") from exc
     return target
+
+
+def same_file(a: str | Path, b: str | Path) -> bool:
+    """Whether two paths are one file, by whatever links they lead to it; it need not exist."""
+    try:
+        return Path(a).resolve() == Path(b).resolve() or Path(a).samefile(b)
+    except (OSError, ValueError, RuntimeError):  # not there yet, no path at all, or links in a circle
+        return False
 
 
 def write_whole(path: str, content: bytes, *, what: str) -> Path:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import io
+import textwrap
+import warnings
 from collections.abc import Sequence
 from itertools import cycle
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pcie_sim.errors import InputError
+from pcie_sim.report.console import clean
 from pcie_sim.report.files import check_target, write_whole
 from pcie_sim.results.comparison import Comparison, MeasuredPoint, Point
 from pcie_sim.specs.strategy import parse_strategy
@@ -21,6 +24,8 @@ FORMATS = (".png", ".svg")
 # Okabe and Ito's colours, told apart with every common colour blindness (jfly.uni-koeln.de/color), darkest first.
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X")
+_LONG = 110
+"""Longest title, in letters."""
 _LINES = ("-", "--", "-.", ":")
 _GREY = "#8a8a8a"
 _INK = "#333333"
@@ -47,9 +52,12 @@ def save_plot(comparison: Comparison, path: str) -> Path:
     check_plot(path)
     kind = Path(path).suffix.lower().removeprefix(".")
     buffer = io.BytesIO()
-    figure = comparison_figure(comparison)
-    # A date in the file would make two equal pictures differ.
-    figure.savefig(buffer, format=kind, dpi=150, metadata={"Date": None} if kind == "svg" else None)
+    with warnings.catch_warnings():
+        # Letters that the font lacks are drawn as boxes (titles are checked for them before): nothing that a reader can act upon.
+        warnings.filterwarnings("ignore", message="Glyph .* missing from")
+        figure = comparison_figure(comparison)
+        # A date in the file would make two equal pictures differ.
+        figure.savefig(buffer, format=kind, dpi=150, metadata={"Date": None} if kind == "svg" else None)
     return write_whole(path, buffer.getvalue(), what="--plot")
 
 
@@ -73,7 +81,8 @@ def comparison_figure(comparison: Comparison) -> Figure:
                 _line(axes, points, metric, look, handles)
                 _measured(axes, _rows_of(comparison, points, context), metric, look)
             _dress(axes, comparison, metric, context if len(comparison.contexts) > 1 else None)
-    figure.suptitle(_title(comparison, len(contexts)), fontsize=11, color=_INK, x=0.012, ha="left", linespacing=1.4)
+    title = figure.suptitle(_title(comparison, len(contexts)), fontsize=11, color=_INK, x=0.012, ha="left", linespacing=1.4)
+    title.set_parse_math(False)  # a dollar sign in a title is a dollar sign
     remarks = _remarks(comparison)
     labels = [*handles, *remarks]
     figure.legend([*handles.values(), *remarks.values()], labels, loc="outside right center", frameon=False, fontsize=9, labelspacing=0.7)
@@ -218,11 +227,24 @@ def _dress(axes: Axes, comparison: Comparison, metric: str, context: int | None)
 
 
 def _title(comparison: Comparison, contexts: int) -> str:
-    model = comparison.titles.get("model") or comparison.model
-    box = comparison.titles.get("topology") or comparison.topology
+    model = _drawable(comparison.titles.get("model", ""), comparison.model)
+    box = _drawable(comparison.titles.get("topology", ""), comparison.topology)
     more = len(comparison.contexts) - contexts
     context = (
         f", context {comparison.contexts[0]}" if len(comparison.contexts) == 1 else f" ({more} more contexts not drawn)" if more else ""
     )
-    ccl = comparison.ccl + "".join(f" {key}={value}" for key, value in comparison.env.items())
-    return f"Decode: {model} on {box}\n{comparison.runtime}, {ccl}, {comparison.launch}{context}"
+    ccl = f"{comparison.runtime}, {comparison.ccl}" + "".join(f" {key}={value}" for key, value in comparison.env.items())
+    return f"Decode: {model} on {box}\n{textwrap.shorten(clean(ccl), _LONG, placeholder=' ...')}, {comparison.launch}{context}"
+
+
+def _drawable(title: str, name: str) -> str:
+    """``title`` on one line of bounded length; ``name`` when there is none or the font lacks letters of it."""
+    line = textwrap.shorten(clean(title), _LONG, placeholder=" ...")
+    return line if line and _font_has(line) else name
+
+
+def _font_has(text: str) -> bool:
+    from matplotlib.font_manager import FontProperties, findfont, get_font
+
+    font = get_font(findfont(FontProperties()))
+    return all(font.get_char_index(ord(letter)) for letter in text)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pcie_sim.report.comparison import measured_blocks, note_blocks
+from pcie_sim.report.comparison import MIXED, measured_blocks, mixed_text, note_blocks
 from pcie_sim.report.console import bold, pairs, table, wrapped
 from pcie_sim.report.numbers import BUCKETS, MOE_WORDS, percent, settings_text
 from pcie_sim.results.comparison import BREAKDOWN_KEYS, Memory, Point, Prediction
-from pcie_sim.units import format_bytes
+from pcie_sim.units import counted, format_bytes
 
 if TYPE_CHECKING:
     from pcie_sim.report.console import Block, Justify
@@ -29,7 +29,7 @@ def prediction_blocks(prediction: Prediction, *, width: int) -> list[Block]:
     blocks += ["", bold("Ops of one step (count and bytes per step; ms per token)"), _ops(prediction)]
     blocks += ["", bold("Memory of the fullest rank"), pairs(_memory(point.memory), width=width)]
     blocks += measured_blocks(prediction.measured, width=width)
-    return blocks + note_blocks(prediction.notes, width=width)
+    return blocks + note_blocks([note for note in prediction.notes if note.code != MIXED], width=width)
 
 
 def _facts(prediction: Prediction) -> list[tuple[str, str]]:
@@ -39,18 +39,22 @@ def _facts(prediction: Prediction) -> list[tuple[str, str]]:
     shares = ", ".join(f"{label} {percent(share)}" for label, share in point.evidence_share.items())
     shape = point.canonical + (f", MoE layers by {MOE_WORDS[point.moe_comm]}" if point.moe_comm in MOE_WORDS else "")
     return [
+        ("GPUs", mixed_text(prediction.notes)),
         ("engine", f"{prediction.runtime}, launch {point.launch}" + _micro(point)),
         ("strategy", shape),
         ("collectives", f"{prediction.ccl}, environment {settings_text(prediction.env)}"),
         ("per token", f"{per}, p10 to p90 in brackets"),
-        ("whole box", f"{rate}, {point.running:g} of {point.concurrency} requests running" + (", the rest queued" if point.queued else "")),
+        (
+            "whole box",
+            f"{rate}, {point.running:g} of {counted(point.concurrency, 'request')} running" + (", the rest queued" if point.queued else ""),
+        ),
         ("bound by", BUCKETS[point.bound_by]),
         ("evidence", f"{point.evidence} (by time: {shares})" + ("; extrapolated" if point.extrapolated else "")),
     ]
 
 
 def _micro(point: Point) -> str:
-    return f", {point.micro_batches} micro-batches" if point.micro_batches > 1 else ""
+    return f", {counted(point.micro_batches, 'micro-batch', 'micro-batches')}" if point.micro_batches > 1 else ""
 
 
 def _breakdown(point: Point) -> Block:
@@ -67,10 +71,13 @@ def _ops(prediction: Prediction) -> Block:
     columns: list[tuple[str, Justify]] = [("op", "left"), ("kind", "left")]
     columns += [("stage", "right")] if staged else []
     columns += [("count", "right"), ("bytes", "right"), ("ms", "right"), ("evidence", "left")]
+    hidden = any(op.hidden_by for op in prediction.ops)
+    columns += [("hidden", "left")] if hidden else []
     rows = []
     for op in prediction.ops:
         row = [op.name, op.kind, *([str(op.stage)] if staged else [])]
         row += [f"{op.count:g}", "" if op.bytes is None else format_bytes(op.bytes), f"{op.ms:.3f}", op.evidence]
+        row += [f"beside {op.hidden_by}" if op.hidden_by else ""] if hidden else []
         rows.append(row)
     return table(columns, rows)
 

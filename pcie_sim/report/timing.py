@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from pcie_sim.report.console import bold, bullets, pairs, table
 from pcie_sim.report.numbers import percent, settings_text
 from pcie_sim.results.timing import FlowsResult, Timing
-from pcie_sim.units import format_bytes, format_rate, format_time
+from pcie_sim.units import counted, format_bytes, format_rate, format_time
 
 if TYPE_CHECKING:
     from pcie_sim.report.console import Block, Justify
@@ -19,7 +19,7 @@ def timing_blocks(timing: Timing, *, width: int) -> list[Block]:
     """Everything of one collective call."""
     size = f"{timing.bytes:,} B" + (f" ({format_bytes(timing.bytes)})" if timing.bytes >= 1024 else "")
     facts = [
-        ("algorithm", f"{timing.algorithm}, protocol {timing.protocol}, {timing.steps} steps, {timing.engine} engine"),
+        ("algorithm", f"{timing.algorithm}, protocol {timing.protocol}, {counted(timing.steps, 'step')}, {timing.engine} engine"),
         ("transport", f"{timing.transport}, {timing.ccl}, environment {settings_text(timing.env)}, launch {timing.launch}"),
         ("time", f"{_us(timing.time_s)} us ({_us(timing.time_s_p10)} to {_us(timing.time_s_p90)}), p10 to p90 in brackets"),
         ("algbw, busbw", f"{format_rate(timing.algbw_Bps)}, {format_rate(timing.busbw_Bps)} (as nccl-tests counts them)"),
@@ -31,7 +31,7 @@ def timing_blocks(timing: Timing, *, width: int) -> list[Block]:
         ),
         ("evidence", timing.evidence + ("; extrapolated" if timing.extrapolated else "")),
     ]
-    blocks: list[Block] = [bold(f"{timing.op} of {size} over {timing.ranks} ranks"), pairs(facts, width=width)]
+    blocks: list[Block] = [bold(f"{timing.op} of {size} over {counted(timing.ranks, 'rank')}"), pairs(facts, width=width)]
     if timing.link_bytes:
         blocks += ["", bold(f"Busiest links ({min(_BUSIEST, len(timing.link_bytes))} of {len(timing.link_bytes)})"), _links(timing)]
     texts = [*timing.notes, *(f"left out: {text}" for text in timing.ignores), *(f"source: {text}" for text in timing.sources)]

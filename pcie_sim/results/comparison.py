@@ -57,6 +57,8 @@ class OpTime:
     ms: float
     evidence: Evidence
     stage: int = 0
+    hidden_by: str | None = None
+    """The line that it runs beside, when all of its time is hidden behind that one."""
 
 
 @dataclass(frozen=True)

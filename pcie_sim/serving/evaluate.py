@@ -92,10 +92,12 @@ class StrategyResult:
             call = line.op.call
             size = float(np.broadcast_to(call.bytes, self.tpot_s.shape)[i, j]) if isinstance(call, CollectiveCall) else None
             name = "hop" if line.op.bucket == "send_recv" and line.op.name.startswith("hop") and " to " in line.op.name else line.op.name
-            entry = merged.setdefault((name, line.op.bucket), _Merged(size, line.evidence))
+            entry = merged.setdefault(
+                (name, line.op.bucket), _Merged(size, line.evidence, line.op.hidden_by if not self.eager[i, j] else None)
+            )
             entry.count += line.op.count
             entry.ms += float(line.time_s[i, j]) * 1e3
-        found = [OpTime(name, kind, e.count, e.bytes, e.ms, e.evidence) for (name, kind), e in merged.items()]
+        found = [OpTime(name, kind, e.count, e.bytes, e.ms, e.evidence, hidden_by=e.hidden_by) for (name, kind), e in merged.items()]
         for key in ("launch", "bubble", "send_recv"):
             booked = float(self.parts.buckets[key][i, j]) * 1e3 - sum(op.ms for op in found if op.kind == key)
             if booked > 1e-9:
@@ -108,6 +110,7 @@ class StrategyResult:
 class _Merged:
     bytes: float | None
     evidence: Evidence
+    hidden_by: str | None = None
     count: float = 0.0
     ms: float = 0.0
 

@@ -13,7 +13,7 @@ from pcie_sim.specs.ops import Array
 from pcie_sim.specs.runtime import GraphTier, RuntimeSpec
 from pcie_sim.specs.workload import Workload
 from pcie_sim.strategies import Resolved, kv_bytes_per_request, rank_weights
-from pcie_sim.units import MIB, format_gb
+from pcie_sim.units import MIB, counted, format_gb
 
 NO_LIMIT = 10**9
 
@@ -51,9 +51,9 @@ class Capacity:
                 f"that a rank may use by the engine's memory rule (by {format_gb(weights + per - self.budget_bytes)})"
             )
         elif concurrency > cap:
-            reason = f"KV holds {cap} requests at once ({format_gb(free)} free, {per / 1e6:.0f} MB each); the rest queue"
+            reason = f"KV holds {counted(cap, 'request')} at once ({format_gb(free)} free, {per / 1e6:.0f} MB each); the rest queue"
         elif self.engine_cap is not None and concurrency > self.engine_cap:
-            reason = f"the engine's cap is {self.engine_cap} running requests; the rest queue"
+            reason = f"the engine's cap is {counted(self.engine_cap, 'running request')}; the rest queue"
         return Memory(self.budget_bytes, weights, per, max(free, 0.0), min(cap, NO_LIMIT), int(self.rank[index]), reason)
 
 

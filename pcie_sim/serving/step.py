@@ -145,7 +145,8 @@ class Timer:
         part.cpu_s += op.count * launched * self.kernels.profile.small_kernel_eager_s
 
     def _collective(self, part: Part, op: StepOp, call: CollectiveCall, index: int) -> None:
-        timed = call_times(self.topology, call, gpu_of_rank=self.gpu_of_rank, launch="graph")
+        custom = self.runtime.custom_all_reduce if self.launch == "graph" else None
+        timed = call_times(self.topology, call, gpu_of_rank=self.gpu_of_rank, launch="graph", custom=custom)
         latency = np.broadcast_to(timed.latency_s, self.shape) * op.count
         data = np.broadcast_to(timed.bytes_s, self.shape) * op.count
         total = latency + data

@@ -10,6 +10,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 from pcie_sim.errors import InputError
 from pcie_sim.evidence import Evidence
 from pcie_sim.specs.loader import line_of_key
+from pcie_sim.specs.messages import readable, what_is
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._+-]{0,79}$")]
 """A catalog name: letters, digits and ``. _ + -``, at most 80 characters (so that it is never a path)."""
@@ -100,15 +101,11 @@ def build(kind: type[SpecT], data: Any, *, source: str, text: str | None = None)
         text: the file's text, if at hand, to find the line of the key.
     """
     if not isinstance(data, dict):
-        raise InputError(f"{source}: expected keys and values (a mapping), found {_what(data)}")
+        raise InputError(f"{source}: expected keys and values (a mapping), found {what_is(data)}")
     try:
         return kind.model_validate(data)
     except ValidationError as exc:
         raise InputError(_message(exc, data, source, text)) from exc
-
-
-def _what(data: Any) -> str:
-    return {list: "a list", dict: "keys and values", str: "text", type(None): "nothing"}.get(type(data), f"a {type(data).__name__}")
 
 
 def _keys_in(data: Any, loc: tuple[int | str, ...]) -> tuple[int | str, ...]:
@@ -132,15 +129,10 @@ def _shown(text: str, most: int) -> str:
     return line if len(line) <= most else line[: most - 3] + "..."
 
 
-def _found(value: Any) -> str:
-    return _what(value) if isinstance(value, dict | list | tuple | None) else repr(_shown(str(value), 40))
-
-
 def _message(exc: ValidationError, data: dict[Any, Any], source: str, text: str | None) -> str:
     errors = exc.errors(include_url=False, include_context=False)
-    first = errors[0]
-    what = " ".join(first["msg"].removeprefix("Value error, ").split())
-    keys = _keys_in(data, first["loc"])
+    what = readable(errors[0])
+    keys = _keys_in(data, errors[0]["loc"])
     if keys and keys[-1] == "[key]":  # pydantic's way to say that the key itself is wrong
         keys, what = keys[:-1], f"this key is not allowed: {what}"
     head, colon, rest = what.partition(": ")
@@ -149,11 +141,5 @@ def _message(exc: ValidationError, data: dict[Any, Any], source: str, text: str 
     line = line_of_key(text, keys) if text is not None else None
     where = f"{source}:{line}" if line else source
     key = _shown(".".join(str(item) for item in keys), 120)
-    if first["type"] == "extra_forbidden":
-        what = "unknown key"
-    elif first["type"] == "missing":
-        what = "required key is missing"
-    elif first["type"] == "literal_error" or first["type"].endswith(("_type", "_parsing")):
-        what = f"{what}, found {_found(first.get('input'))}"
     more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
     return f"{where}: {key + ': ' if key else ''}{what[:200]}{more}"

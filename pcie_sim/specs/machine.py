@@ -72,8 +72,13 @@ def _version_text(value: object) -> object:
     return value
 
 
+EnvName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,79}$")]
+
+
 def _env_text(value: object) -> object:
-    """``NCCL_P2P_LEVEL: 5`` is as good as ``"5"``."""
+    """``NCCL_P2P_LEVEL: 5`` is as good as ``"5"``. Control characters are refused: values are printed beside every answer."""
+    if isinstance(value, str) and not value.isprintable():
+        raise ValueError("the value holds a control character or a line break; write plain text")
     return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
 
 
@@ -81,7 +86,7 @@ class CclSettings(Spec):
     """The collective library: name and version (``"2.28"``)."""
 
     name: Literal["nccl", "rccl", "oneccl", "none"] = "nccl"
-    version: Annotated[str, BeforeValidator(_version_text), Field(pattern=r"^\d{1,4}\.\d{1,3}(\.\d{1,3})?$")] = "2.28"
+    version: Annotated[str, Field(pattern=r"^\d{1,4}\.\d{1,3}(\.\d{1,3})?$"), BeforeValidator(_version_text)] = "2.28"
 
     @property
     def version_tuple(self) -> tuple[int, ...]:
@@ -105,9 +110,7 @@ class SettingsSpec(Spec):
     acs: Literal["on", "off"] = "off"
     iommu: Literal["on", "off"] = "off"
     ccl: CclSettings = CclSettings()
-    env: dict[Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,79}$")], Annotated[Text, BeforeValidator(_env_text)]] = Field(
-        default_factory=dict
-    )
+    env: dict[EnvName, Annotated[Text, BeforeValidator(_env_text)]] = Field(default_factory=dict)
     max_payload: Literal[128, 256, 512] | None = None
     conditions: tuple[Condition, ...] = ()
     force_p2p: bool | None = None

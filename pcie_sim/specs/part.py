@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
@@ -135,6 +135,8 @@ class InterconnectPart(Spec):
     """Most that a single flow reaches, B/s."""
     latency: Quantity
     """Added one-way latency, s."""
+    links: Annotated[int, Field(ge=1, le=64)] | None = None
+    """NVLink links that it is made of (the collective library counts them); None: not known."""
     notes: tuple[Text, ...] = ()
 
 
@@ -160,29 +162,117 @@ class NetTransportPart(Spec):
     notes: tuple[Text, ...] = ()
 
 
-class LibraryTuning(Spec):
-    """What the library itself believes when it picks a protocol and a number of channels; the time of a call never uses it.
+Algorithm = Literal["ring", "tree"]
 
-    Plain numbers (s, B/s, shares), all from ``source``.
+
+class GenerationCaps(Spec):
+    """Most that the library believes of one GPU generation, B/s: LL in all; LL128 and trees per channel."""
+
+    ll: float
+    ring_ll128: float
+    tree_ll128: float
+    tree: float
+
+
+class SearchRules(Spec):
+    """Limits of the library's ring search."""
+
+    most_channels: int
+    most_gpus: int
+    """GPUs of one host up to which the search is followed (a bound of this model: it recurses once per GPU and channel)."""
+    same_steps: int
+    """Placements tried while all channels follow the same ring."""
+    steps: int
+    """Placements tried otherwise."""
+    double_from: float
+    """Channels of at least this rate (B/s) are split into two ..."""
+    double_unless_channels: int
+    """... except, on GPUs newer than ``double_unless_newer``, when there are more than these and each is below ``double_below``."""
+    double_below: float
+    double_unless_newer: str
+    intel_p2p_overhead: float
+    """Factor charged to PCIe links by traffic between two GPUs through one Intel root complex."""
+    local_rate: float
+    """Rate taken for what is not modelled as a link, B/s."""
+
+
+class ThreadRules(Spec):
+    """Threads per channel, and bytes per thread below which a call gets fewer channels and threads (LL in a ring: times ranks)."""
+
+    most: dict[Protocol, int]
+    slow_simple: int
+    """Simple in a ring whose believed rate is at most ``slow_rate`` (B/s)."""
+    slow_rate: float
+    bytes_per_thread: dict[Protocol, int]
+
+
+class EnvironmentNames(Spec):
+    """Names of the library's variables by what the model does with them."""
+
+    modelled: tuple[str, ...]
+    recorded: dict[str, Text]
+    """Known to change something, but not the predicted time: what is said about it."""
+    one_node: tuple[str, ...]
+    """No effect inside one node."""
+    known: tuple[str, ...]
+    """Known, and without effect on these predictions."""
+
+
+class TuningChange(Spec):
+    """What was different in versions before ``before``: keys of the tuning to replace, nested ones merged, null removing a key."""
+
+    before: Annotated[str, Field(pattern=r"^\d{1,4}\.\d{1,3}$")]
+    set: dict[str, Any]
+    source: Text
+
+
+class LibraryTuning(Spec):
+    """What the library itself believes when it picks channels, an algorithm and a protocol; the time of a call never uses it.
+
+    Plain numbers (s, B/s, shares) of the newest version, all from ``source``; ``changes`` lead back to older ones.
     """
 
     source: Text
     evidence: Evidence
-    base_latency: dict[Protocol, float]
-    step_latency: dict[Literal["pcie", "nvlink"], dict[Protocol, float]]
-    wire_share: dict[Protocol, float]
+    algorithms: tuple[Algorithm, ...] = ("ring", "tree")
+    """Algorithms whose beliefs are known."""
+    base_latency: dict[Algorithm, dict[Protocol, float]]
+    step_latency: dict[Literal["pcie", "nvlink"], dict[Algorithm, dict[Protocol, float]]]
+    ring_share: dict[Protocol, float]
+    """Bus bandwidth of a ring over its graph's, by protocol (LL: ``ring_ll_share``)."""
+    ring_ll_share: dict[Literal["all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce"], float]
+    tree_share: dict[Literal["all", "LL", "LL128", "plain"], float] = Field(default_factory=dict)
+    """Bus bandwidth of a tree over its graph's: always, by protocol on top, and for the plain tree pattern on top."""
+    tree_correction: dict[Protocol, tuple[float, ...]] = Field(default_factory=dict)
+    """Factor on a tree's bandwidth by floor(log2(bytes / 64)), from 64 B up; 1 outside."""
+    generations: dict[str, GenerationCaps]
+    """Caps by least compute capability ("0", "8.0" ...)."""
+    ll128_capabilities: tuple[str, ...]
+    """Compute capabilities with LL128 over NVLink by default; none: every one from 7.0."""
+    lists_by_function: bool
+    """NCCL_ALGO and NCCL_PROTO may hold a list per function."""
     lane_rate: dict[int, float]
     """Bandwidth taken for one lane, by PCIe generation."""
+    nvlink_rate: dict[str, float]
+    """Bandwidth taken for one NVLink link, by least compute capability; ``8.6`` stands for itself only."""
     socket_rate: dict[str, float]
     """Bandwidth taken between two NUMA nodes, by socket part or, failing that, by its vendor (amd, intel, arm, other)."""
+    search: SearchRules
     search_rates: dict[str, tuple[float, ...]]
     """Bandwidths per channel that the ring search tries, by least compute capability ("0", "9.0" ...), fastest first."""
+    search_rates_net: tuple[float, ...]
+    """The same for rings that leave the box by a network card."""
     fallback_rate: float
     """Bandwidth believed when no rate of the search fits."""
+    most_channels: int
     usual_channels: int
     """Channels of an ordinary box, with which the part's wire shares were measured; fewer bind by ``channel_rate``."""
+    threads: ThreadRules
     p2p_ll_threshold: float
     """Largest send to one peer that goes by LL, bytes."""
+    environment: EnvironmentNames | None = None
+    """None: NCCL's."""
+    changes: tuple[TuningChange, ...] = ()
 
 
 class LibraryPart(Spec):
@@ -221,7 +311,22 @@ class LibraryPart(Spec):
     notes: tuple[Text, ...] = ()
 
 
+class AllReduceKernelPart(Spec):
+    """A serving engine's own AllReduce kernel between peers: ``t = base + bytes / (rate_share x slowest link)``, two ranks."""
+
+    schema_: Literal["pcie-sim/part/1"] = Field(alias="schema")
+    kind: Literal["all_reduce_kernel"]
+    name: Name
+    title: Text
+    aliases: tuple[Name, ...] = ()
+    base: Quantity
+    """Time of a message of no bytes inside a CUDA graph, s."""
+    rate_share: Quantity
+    """Message bytes per second over the payload rate of the slowest link between the two."""
+    notes: tuple[Text, ...] = ()
+
+
 Part = Annotated[
-    PciePart | SocketPart | SwitchPart | NicPart | InterconnectPart | NetTransportPart | LibraryPart,
+    PciePart | SocketPart | SwitchPart | NicPart | InterconnectPart | NetTransportPart | LibraryPart | AllReduceKernelPart,
     Field(discriminator="kind"),
 ]

@@ -9,6 +9,7 @@ from pcie_sim.errors import InputError
 from pcie_sim.specs.model import ModelSpec
 from pcie_sim.specs.runtime import RuntimeSpec
 from pcie_sim.specs.strategy import MoeComm, Strategy
+from pcie_sim.units import counted
 
 
 @dataclass(frozen=True)
@@ -45,7 +46,7 @@ def resolve(strategy: Strategy, model: ModelSpec, runtime: RuntimeSpec, *, gpus:
     notes = []
     idle = gpus - strategy.world
     if idle:
-        notes.append(f"{strategy.text} uses the first {strategy.world} of {gpus} GPUs in bus order; {idle} stay idle")
+        notes.append(f"{strategy.text} uses {strategy.world} of {counted(gpus, 'GPU')}, the first in bus order; {idle} stay idle")
     moe_comm = _moe_comm(strategy, model, runtime)
     if strategy.dcp > 1 and runtime.decode_context_parallel:
         notes.append(f"{strategy.text}: {runtime.decode_context_parallel}")

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import os
-
 from pcie_sim import catalog
-from pcie_sim.errors import InputError, NoDataError
+from pcie_sim.errors import NoDataError
 from pcie_sim.specs.base import build
 from pcie_sim.specs.gpu import GpuSpec
 from pcie_sim.specs.loader import parse_json, parse_yaml, read_text
 from pcie_sim.specs.model import ModelSpec
+from pcie_sim.study.arguments import Where, name_text, path_text
 from pcie_sim.topology import Topology
 from pcie_sim.topology import load_topology as _load_topology
-
-Where = str | os.PathLike[str]
 
 
 def load_topology(name_or_path: Where) -> Topology:
@@ -22,7 +19,7 @@ def load_topology(name_or_path: Where) -> Topology:
     Raises:
         InputError: unknown name (with the nearest three), or a file that is missing, broken or not a sound tree.
     """
-    return _load_topology(_text(name_or_path, "topology"))
+    return _load_topology(path_text(name_or_path, "topology"))
 
 
 def load_model(name_or_path: Where) -> ModelSpec:
@@ -32,7 +29,7 @@ def load_model(name_or_path: Where) -> ModelSpec:
         InputError: unknown name (with the nearest three), or a missing or broken file.
         NoDataError: a Hugging Face ``config.json``: importing those is not there yet.
     """
-    text = _text(name_or_path, "model")
+    text = path_text(name_or_path, "model")
     if not catalog.is_path(text):
         return catalog.load_model_spec(text)
     content = read_text(text)
@@ -48,14 +45,4 @@ def load_gpu(name: str) -> GpuSpec:
     Raises:
         InputError: unknown name (with the nearest three).
     """
-    return catalog.load_gpu(_text(name, "GPU"))
-
-
-def _text(value: object, what: str) -> str:
-    if isinstance(value, os.PathLike):
-        path = os.fspath(value)
-        text = path if isinstance(path, str) else os.fsdecode(path)
-        return text if catalog.is_path(text) else os.path.join(".", text)  # noqa: PTH118 - a path object is always a path
-    if not isinstance(value, str) or not value.strip():
-        raise InputError(f"{what}: give a name or a path, not {value!r}")
-    return value
+    return catalog.load_gpu(name_text(name, "GPU"))

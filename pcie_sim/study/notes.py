@@ -10,6 +10,8 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
+from pcie_sim.network import costly_choices, rank_order
+from pcie_sim.results.ccl import CclWarning
 from pcie_sim.results.comparison import MeasuredPoint, Note, Point
 from pcie_sim.serving import StrategyResult
 from pcie_sim.specs.model import ModelSpec
@@ -21,6 +23,8 @@ from pcie_sim.study.measured import landmark_all_reduces, measured_tpot_ms
 from pcie_sim.topology import Topology
 from pcie_sim.units import format_bytes, format_time
 
+WORTH_A_STEP = 0.05
+"""A choice of the collective library that costs more than this share of a step gets a note."""
 WORTH_NAMING = 0.25
 """A measured row further than this from the prediction gets a note of its own (the residual itself is always listed)."""
 
@@ -45,6 +49,7 @@ def comparison_notes(
     notes += _hops(results, runtime)
     notes += _network_state(box)
     notes += _beyond(model, workload)
+    notes += _ccl_choice(box, runtime, results, workload)
     notes += [Note("strategy", text) for result in results for text in result.resolved.notes]
     notes += _reach(results, points)
     notes += [Note("topology_assumed", text) for text in box.assumptions]
@@ -307,6 +312,34 @@ def _network_state(box: Topology) -> list[Note]:
         kinds[found.kind, path] = (count + 1, reason)
     parts = [f"{count} of {len(order)} ring neighbours ({path}) by {kind}: {reason}" for (kind, path), (count, reason) in kinds.items()]
     return [Note("transport", "; ".join(parts))]
+
+
+def _ccl_choice(box: Topology, runtime: RuntimeSpec, results: Sequence[StrategyResult], workload: Workload) -> list[Note]:
+    """Choices of the collective library that cost more than a share of a step, with the setting that undoes each: a note a choice."""
+    dearest: dict[str, tuple[float, str]] = {}
+    for result in results:
+        calls = _calls(result, "all_reduce")
+        if not calls:
+            continue
+        largest = max(calls, key=lambda op: float(np.broadcast_to(op.call.bytes, result.tpot_s.shape)[0, 0]))
+        size = float(np.broadcast_to(largest.call.bytes, result.tpot_s.shape)[0, 0])
+        order = rank_order(box, result.resolved.strategy.world)
+        groups = [tuple(order[rank] for rank in group) for group in largest.call.groups]
+        custom = runtime.custom_all_reduce if not result.eager[0, 0] else None
+        count = result.plan.count("all_reduce")
+        for item in costly_choices(box, groups, size, custom=custom):
+            share = count * item.cost_s / float(result.tpot_s[0, 0])
+            if share > WORTH_A_STEP and share > dearest.get(item.code, (0.0, ""))[0]:
+                dearest[item.code] = share, _choice_text(item, result.strategy, count, share, workload)
+    return [Note("ccl_choice", text) for _, text in sorted(dearest.values(), reverse=True)]
+
+
+def _choice_text(item: CclWarning, strategy: str, count: float, share: float, workload: Workload) -> str:
+    each = f"{item.cost_s * 1e6:.0f} of {item.time_s * 1e6:.0f} us per AllReduce of {item.bytes:,} B"
+    return (
+        f"{item.text}. By this prediction that costs {strategy} at C={workload.concurrency[0]} {each}, {count:.0f} times: "
+        f"{share:.0%} of a step; try {item.setting}"
+    )
 
 
 def _reach(results: Sequence[StrategyResult], points: Sequence[Point]) -> list[Note]:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, Literal
 
-from pcie_sim import catalog
 from pcie_sim.errors import InputError
 from pcie_sim.network import load_flows, run_flows, time_collective
 from pcie_sim.results.comparison import Comparison, Crossover, Note, Point, Prediction, Winner
@@ -18,14 +16,25 @@ from pcie_sim.specs.runtime import RuntimeSpec
 from pcie_sim.specs.strategy import default_strategies, parse_strategy
 from pcie_sim.specs.workload import DEFAULT_CONCURRENCY, DEFAULT_CONTEXT, Workload
 from pcie_sim.strategies import Resolved, resolve
-from pcie_sim.study.loading import Where, load_model, load_topology
+from pcie_sim.study.arguments import (
+    Where,
+    engine_of,
+    library_of,
+    name_text,
+    order_of,
+    path_text,
+    ranks_of,
+    settings_of,
+    shown,
+    strategies_of,
+)
+from pcie_sim.study.loading import load_model, load_topology
 from pcie_sim.study.measured import compare_with, serving_sets
 from pcie_sim.study.notes import advice, comparison_notes
 from pcie_sim.topology import Topology
 from pcie_sim.units import parse_bytes
 
 Launch = Literal["graph", "eager"]
-MAX_STRATEGIES = 64
 
 
 def compare(
@@ -100,7 +109,7 @@ def compare(
         points=points,
         winners=winners,
         crossovers=_crossovers(winners, workload),
-        notes=(*comparison_notes(box, spec, engine, results, points, measured, workload), *left_out),
+        notes=(*_mixed_gpus(box), *comparison_notes(box, spec, engine, results, points, measured, workload), *left_out),
         measured=measured,
         advice=advice(box, spec, engine, results, points, workload),
         gpus=len(box.gpus),
@@ -139,9 +148,8 @@ def predict(
         popularity=popularity,
         mem_fraction=mem_fraction,
         max_running=max_running,
+        single=True,
     )
-    if len(workload.concurrency) != 1 or len(workload.context) != 1:
-        raise InputError("predict takes one concurrency and one context; compare takes lists")
     (resolved,) = _resolve_all((strategy,), box, spec, engine, workload)
     result = evaluate(box, spec, engine, resolved, workload)
     point = result.point(0, 0, workload)
@@ -156,7 +164,7 @@ def predict(
         launch=workload.launch or engine.launch,
         point=point,
         ops=result.ops(0, 0),
-        notes=comparison_notes(box, spec, engine, [result], (point,), mine, workload),
+        notes=(*_mixed_gpus(box), *comparison_notes(box, spec, engine, [result], (point,), mine, workload)),
         measured=mine,
     )
 
@@ -174,16 +182,31 @@ def collective(
     nccl: str | None = None,
     env: Mapping[str, str] | None = None,
     p2p: Literal["auto", "on", "off"] | None = None,
+    order: str | Sequence[str] | None = None,
 ) -> Timing:
     """The time of one collective call. ``size`` is the message as nccl-tests counts it for ``op``.
 
+    ``order`` names GPUs rank by rank (a list, or text like ``gpu0,gpu4``): a ring follows them as they stand.
+
     Raises:
-        InputError: unknown op, algorithm, protocol or engine, a bad size, fewer than two ranks or more than GPUs.
+        InputError: unknown op, algorithm, protocol, engine or GPU, a bad size, fewer than two ranks or more than GPUs.
     """
     box = _box(topology, nccl, env, p2p)
     if launch not in ("graph", "eager"):
-        raise InputError(f"launch {launch!r} is not known; use graph or eager")
-    return time_collective(box, op, parse_bytes(size), ranks=ranks, algorithm=algorithm, protocol=protocol, launch=launch, engine=engine)
+        raise InputError(f"launch {shown(launch)} is not known; use graph or eager")
+    if engine not in ("analytic", "event"):
+        raise InputError(f"engine {shown(engine)} is not known; use analytic or event")
+    return time_collective(
+        box,
+        name_text(op, "op", "an operation like all_reduce"),
+        parse_bytes(size),
+        ranks=ranks_of(ranks),
+        algorithm=name_text(algorithm, "algorithm", "auto or one like ring"),
+        protocol=name_text(protocol, "protocol", "auto, LL, LL128 or Simple"),
+        launch=launch,
+        engine=engine,
+        order=order_of(order),
+    )
 
 
 def flows(source: Where | Mapping[str, Any]) -> FlowsResult:
@@ -196,7 +219,7 @@ def flows(source: Where | Mapping[str, Any]) -> FlowsResult:
     """
     if isinstance(source, Mapping):
         return run_flows(dict(source), source="<data>")
-    return load_flows(os.fspath(source))
+    return load_flows(path_text(source, "flows"))
 
 
 def _question(
@@ -208,15 +231,15 @@ def _question(
     p2p: Literal["auto", "on", "off"] | None,
 ) -> tuple[Topology, ModelSpec, RuntimeSpec]:
     spec = model if isinstance(model, ModelSpec) else load_model(model)
-    engine = runtime if isinstance(runtime, RuntimeSpec) else catalog.load_runtime(runtime)
-    return _box(topology, nccl, env, p2p), spec, engine
+    return _box(topology, nccl, env, p2p), spec, engine_of(runtime)
 
 
 def _box(topology: Topology | Where, nccl: str | None, env: Mapping[str, str] | None, p2p: Literal["auto", "on", "off"] | None) -> Topology:
     box = topology if isinstance(topology, Topology) else load_topology(topology)
-    if nccl is None and not env and p2p is None:
+    library, settings = library_of(nccl), settings_of(env)
+    if library is None and settings is None and p2p is None:
         return box
-    return box.with_settings(ccl=nccl, env=dict(env) if env else None, p2p=p2p)
+    return box.with_settings(ccl=library, env=settings, p2p=p2p)
 
 
 def _strategy_list(
@@ -224,11 +247,7 @@ def _strategy_list(
 ) -> tuple[tuple[str, ...], list[Note]]:
     """What was asked; with nothing asked, the usual ones that the engine runs, and a note for each that it refuses."""
     if strategies is not None:
-        names = strategies.split(",") if isinstance(strategies, str) else list(strategies)
-        found = tuple(dict.fromkeys(str(name).strip() for name in names))
-        if not found or len(found) > MAX_STRATEGIES or "" in found:
-            raise InputError(f"strategies: give 1 to {MAX_STRATEGIES} like tp8,pp8,ep8:a2a")
-        return found, []
+        return strategies_of(strategies), []
     legal: list[str] = []
     notes: list[Note] = []
     for text in default_strategies(len(box.gpus), moe=model.is_moe):
@@ -286,6 +305,19 @@ def _crossovers(winners: Iterable[Winner], workload: Workload) -> tuple[Crossove
             if before.strategy != after.strategy:
                 found.append(Crossover(context, before.strategy, after.strategy, after.concurrency))
     return tuple(found)
+
+
+def _mixed_gpus(box: Topology) -> tuple[Note, ...]:
+    """Which GPU the times and the memory are those of, where the box has several models (as ``serving.evaluate`` takes it)."""
+    counts = box.gpu_counts()
+    if len(counts) < 2:
+        return ()
+    gpus = [box.gpu_spec(node) for node in box.gpus]
+    slowest = min(gpus, key=lambda gpu: gpu.memory_bandwidth.value).name
+    smallest = min(gpus, key=lambda gpu: gpu.memory.value).name
+    held = ", ".join(f"{count}x {name}" for name, count in counts.items())
+    text = f"mixed ({held}): every rank computes like {slowest}, the slowest memory, and holds what {smallest} does, the smallest"
+    return (Note("mixed_gpus", f"{text}; a strategy on fewer GPUs goes by those it uses"),)
 
 
 def _ccl(box: Topology) -> str:

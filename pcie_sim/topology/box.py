@@ -11,14 +11,15 @@ from pydantic import ValidationError
 
 from pcie_sim import catalog
 from pcie_sim.errors import InputError, unknown_name
-from pcie_sim.specs.gpu import GpuSpec
+from pcie_sim.specs.gpu import GpuSpec, PcieLink
 from pcie_sim.specs.machine import CclSettings, SettingsSpec, TopologySpec
+from pcie_sim.specs.messages import readable
 from pcie_sim.specs.part import PciePart, WriteCollapse
-from pcie_sim.topology.capacity import Capacity, build_capacities
+from pcie_sim.topology.capacity import Capacity, build_capacities, trained_link
 from pcie_sim.topology.graph import to_graph
 from pcie_sim.topology.network import network_plan, network_route
 from pcie_sim.topology.policy import Pair, Transport, check_env, decide
-from pcie_sim.topology.routes import Access, PathType, Route, path_type, peer_route, staged_route, turning_point
+from pcie_sim.topology.routes import Access, PathType, Route, path_type, peer_route, staged_route, turning_point, unjoined
 from pcie_sim.topology.tree import Tree, Where, build_tree
 
 _PCIE_PART = "pcie"
@@ -83,7 +84,7 @@ class Topology:
     @property
     def notes(self) -> tuple[str, ...]:
         """The file's notes, and how its tree was taken (links slower than asked, ports, network cards)."""
-        found = [*self._spec.notes, *self._tree.notes, *self._remarks]
+        found = [*unjoined(self._tree), *self._spec.notes, *self._tree.notes, *self._remarks]
         if self.settings.iommu == "on":
             found.append("iommu: on is recorded; its cost is not modelled")
         if "posted_write_collapse" in self.conditions and not self.collapses:
@@ -157,6 +158,22 @@ class Topology:
         found = {f"{name}.up": part.posted_write_collapse for name, part in self._tree.switches.items()}
         return MappingProxyType({name: collapse for name, collapse in found.items() if collapse is not None and name in self._links})
 
+    def numa_of(self, node: str) -> int | None:
+        """The NUMA node stated nearest to GPU ``node`` on its way up; None when none is stated."""
+        self._check(node)
+        return self._tree.numa_of(node)
+
+    def chain(self, node: str) -> tuple[str, ...]:
+        """The nodes from GPU ``node`` (included) up to its socket (not included)."""
+        self._check(node)
+        return self._tree.chains[node]
+
+    def trained_link(self, node: str) -> PcieLink | None:
+        """What the link from ``node`` to its parent trains to: the slower of what is asked and what both ends offer; None for
+        nodes without a link of their own.
+        """
+        return trained_link(self._tree, node)
+
     def capacities(self) -> dict[str, float]:
         """Directed capacities as plain numbers, B/s."""
         return {name: capacity.rate.value for name, capacity in self._links.items()}
@@ -220,7 +237,7 @@ class Topology:
             pair = Pair(
                 path_type=path_type(tree, a, b),
                 cpu_vendor=tree.sockets[tree.socket_of[a]].vendor,
-                gpus_in_box=sum(tree.host_of[gpu] == tree.host_of[a] for gpu in tree.gpus),
+                gpus_in_box=tree.gpus_on[tree.host_of[a]],
                 drivers=tuple((model.name, model.p2p.stock_driver, model.p2p.evidence) for model in models),
             )
             chosen = decide(self.settings, pair)
@@ -270,8 +287,8 @@ class Topology:
             found = SettingsSpec.model_validate(settings)
         except ValidationError as exc:
             first = exc.errors(include_url=False, include_context=False)[0]
-            key = ".".join(str(item) for item in first["loc"])
-            raise InputError(f"setting {key}: {first['msg']}, found {str(first.get('input'))[:40]!r}") from exc
+            key = ".".join(str(item)[:40] for item in first["loc"] if item != "[key]")
+            raise InputError(f"setting {key}: {readable(first)}") from exc
         check_env(found)
         shared = self._shared if found.max_payload == self.settings.max_payload else None
         return Topology(self._spec.model_copy(update={"settings": found}), self._where, _shared=shared)

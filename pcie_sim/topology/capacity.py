@@ -129,6 +129,13 @@ def _shares(tree: Tree, pcie: PciePart, name: str) -> tuple[Quantity | None, Qua
     return fan or pcie.fan_share, read, contended or pcie.contended_share
 
 
+def trained_link(tree: Tree, name: str) -> PcieLink | None:
+    """What ``name``'s link to its parent trains to; None when it has none of its own."""
+    node = tree.spec.nodes[name]
+    asked = node.link if node.link is not None else _default(tree, name)
+    return None if asked is None else slower(asked, *_ends(tree, name).values())
+
+
 def _default(tree: Tree, name: str) -> PcieLink | None:
     """The part's own link; None for nodes that carry no link unless the file gives one (root ports, network cards)."""
     if name in tree.gpus:

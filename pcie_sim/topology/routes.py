@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Literal
 
+from pcie_sim import catalog
 from pcie_sim.errors import InputError
 from pcie_sim.specs.base import Quantity
+from pcie_sim.specs.part import InterconnectPart
 from pcie_sim.topology.quantities import smallest, total
 from pcie_sim.topology.tree import Peer, Tree, Where
 
@@ -205,6 +208,20 @@ def socket_path(tree: Tree, start: str, end: str, where: Where) -> tuple[tuple[s
     """
     if start == end:
         return ()
+    came = _reached(tree, start)
+    if end not in came:
+        raise InputError(f"{where.source}: {_not_joined(tree, start, end)}")
+    steps: list[tuple[str, Peer]] = []
+    at = end
+    while at != start:
+        before, peer = came[at]
+        steps.append((peer.leaving(before), peer))
+        at = before
+    return tuple(reversed(steps))
+
+
+def _reached(tree: Tree, start: str) -> dict[str, tuple[str, Peer]]:
+    """Every other socket that ``start`` is joined with: the socket before it on the way, and the connection."""
     came: dict[str, tuple[str, Peer]] = {}
     queue = deque([start])
     while queue:
@@ -214,15 +231,37 @@ def socket_path(tree: Tree, start: str, end: str, where: Where) -> tuple[tuple[s
             if far != start and far not in came:
                 came[far] = (at, peer)
                 queue.append(far)
-    if end not in came:
-        part = "xgmi-turin" if tree.sockets[start].vendor == "amd" else "upi-sapphire-rapids"
-        raise InputError(
-            f"{where.source}: sockets {start} and {end} are not joined; add `- {{between: [{start}, {end}], part: {part}}}` to `peers`"
-        )
-    steps: list[tuple[str, Peer]] = []
-    at = end
-    while at != start:
-        before, peer = came[at]
-        steps.append((peer.leaving(before), peer))
-        at = before
-    return tuple(reversed(steps))
+    return came
+
+
+def unjoined(tree: Tree) -> tuple[str, ...]:
+    """A sentence for each socket with GPUs that no way leads to from the first such socket of its host."""
+    found: list[str] = []
+    by_host: dict[str, list[str]] = {}
+    for gpu in tree.gpus:
+        mine = by_host.setdefault(tree.host_of[gpu], [])
+        if tree.socket_of[gpu] not in mine:
+            mine.append(tree.socket_of[gpu])
+    for first, *others in by_host.values():
+        reached = _reached(tree, first)
+        found += [f"no way between the GPUs below them: {_not_joined(tree, first, other)}" for other in others if other not in reached]
+    return tuple(found)
+
+
+def _not_joined(tree: Tree, a: str, b: str) -> str:
+    part = socket_link(tree.sockets[a].name)
+    entry = f"{{between: [{a}, {b}], part: {part or 'PART'}}}"
+    more = "" if part else ", where PART is an interconnect part"
+    return f"sockets {a} and {b} are not joined; add `- {entry}` to `peers`{more}"
+
+
+@lru_cache(maxsize=64)
+def socket_link(socket: str) -> str | None:
+    """The catalog's link between two sockets of part ``socket``: of the same generation by name (``epyc-genoa``, ``xgmi-genoa``)."""
+    generation = socket.partition("-")[2]
+    for name in catalog.names("parts"):
+        if generation and name.endswith(f"-{generation}"):
+            part = catalog.load_part(name)
+            if isinstance(part, InterconnectPart) and part.role == "socket":
+                return part.name
+    return None

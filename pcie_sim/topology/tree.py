@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TypeVar
 
 from pcie_sim import catalog
@@ -93,6 +95,11 @@ class Tree:
     def chip_of(self, switch: str) -> tuple[str, str]:
         """What stands for the physical chip of ``switch``: equal for virtual switches of one chip."""
         return ("chip", self.chips[switch]) if switch in self.chips else ("switch", switch)
+
+    @cached_property
+    def gpus_on(self) -> Mapping[str, int]:
+        """Number of GPUs by host."""
+        return Counter(self.host_of[gpu] for gpu in self.gpus)
 
     def numa_of(self, device: str) -> int | None:
         """The NUMA node stated nearest to ``device`` on its way up; None when none is stated."""

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from pcie_sim import catalog
+from pcie_sim.catalog.lookup import file_of
 from pcie_sim.cli.main import main
 from pcie_sim.errors import NoDataError
 
@@ -45,7 +47,11 @@ USAGE = {
     "no verb of a group": (["model"], ["model --help"]),
     "too much": (["flows", "a.yaml", "b.yaml"], ["b.yaml"]),
     "option without value": ([*COMPARE, "--strategies"], ["--strategies"]),
-    "not a number": ([*CALL, "--size", "1K", "--ranks", "x"], ["--ranks"]),
+    "not a number": ([*CALL, "--size", "1K", "--ranks", "x"], ["--ranks", "expected a whole number", "pcie-sim collective --help"]),
+    "an option's value is missing": (["predict", "--topology"], ["--topology", "pcie-sim predict --help"]),
+    "an option's value is missing below a group": (["topology", "show", "--env"], ["--env", "pcie-sim topology show --help"]),
+    "an option of another verb": ([*PREDICT, "--plot", "x.png"], ["no such option --plot\n", "pcie-sim predict --help"]),
+    "an option with a slip": ([*COMPARE, "--strategy", "tp8"], ["no such option --strategy; did you mean --strategies?"]),
     "not a whole number": ([*COMPARE, "--max-running", "1.5"], ["--max-running"]),
     "later verbs are not there yet": (["doctor"], ["doctor"]),
     "later options are not there yet": ([*COMPARE, "--calibration", "x.yaml"], ["--calibration"]),
@@ -69,7 +75,22 @@ VALUES = {
     "unknown suffix": ([*COMPARE, "--strategies", "ep8:magic"], ["magic", "a2a"]),
     "an axis twice": ([*COMPARE, "--strategies", "tp2tp4"], ["twice"]),
     "no strategies": ([*COMPARE, "--strategies", ""], ["strategies"]),
-    "a hole in the strategies": ([*COMPARE, "--strategies", "tp8,,pp8"], ["strategies"]),
+    "a hole in the strategies": ([*COMPARE, "--strategies", "tp8,,pp8"], ["strategies", "an entry is empty"]),
+    "a comma too much": ([*COMPARE, "--strategies", "tp8,"], ["'tp8,'", "an entry is empty"]),
+    "a comma too much in a list": ([*COMPARE, "--concurrency", "1,"], ["'1,'", "an entry is empty"]),
+    "concurrency of twenty digits": ([*COMPARE, "--concurrency", "9" * 20], ["9" * 20, "1 to 65536"]),
+    "513 concurrencies": ([*COMPARE, "--concurrency", ",".join(map(str, range(1, 514)))], ["at most 512", "513"]),
+    "65 contexts": ([*COMPARE, "--context", ",".join(map(str, range(1, 66)))], ["at most 64", "65"]),
+    "predict takes one context": ([*PREDICT, "--strategy", "tp8", "--concurrency", "1", "--context", "1,2"], ["predict takes one context"]),
+    "env name": ([*COMPARE, "--env", "A-B=1"], ["env.A-B", "letters, digits and _"]),
+    "env value with an escape": ([*COMPARE, "--env", "A=\x1b[31m"], ["env.A", "control character"]),
+    "output onto standard output": ([*COMPARE, "-o", "-"], ["use --json to print it"]),
+    "output of a list onto standard output": (["gpu", "list", "-o", "-"], ["use --json to print it"]),
+    "plot into a folder's name": ([*COMPARE, "--plot", "x.png/"], ["x.png/", "names a folder"]),
+    "output and plot are one": ([*COMPARE, "--plot", "x.png", "-o", "./x.png"], ["the same file as --plot"]),
+    "output and picture of the demo are one": (["demo", "-o", "demo.png"], ["the same file as --plot"]),
+    "a path of 5000 letters": (["topology", "show", "/" + "a" * 5000], ["a" * 79 + "...", "File name too long"]),
+    "flows of 5000 letters": (["flows", "a" * 5000], ["a" * 80 + "..."]),
     "ep on a dense model": (["compare", "--topology", BOX, "--model", "qwen3-32b", "--strategies", "ep8"], ["ep8"]),
     "concurrency 0": ([*COMPARE, "--concurrency", "0"], ["concurrency 0"]),
     "concurrency -1": ([*COMPARE, "--concurrency", "-1"], ["concurrency -1"]),
@@ -245,3 +266,36 @@ def test_a_full_disk_under_standard_output_is_told_in_one_line(capsys: Capture, 
     assert found == 2
     monkeypatch.undo()
     assert capsys.readouterr().err == "error: cannot write the answer (No space left on device)\n"
+
+
+def test_nothing_that_is_read_is_overwritten(capsys: Capture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By whatever name: the same path, a longer one, a link to it; shipped names have files too."""
+    monkeypatch.chdir(tmp_path)
+    box = tmp_path / "box.yaml"
+    box.write_text(TREE + GPU)
+    (tmp_path / "link.yaml").symlink_to(box)
+    (tmp_path / "hard.yaml").hardlink_to(box)
+    flows = tmp_path / "flows.yaml"
+    flows.write_text('cases: [{id: a, links: {l: 1}, routes: {"a>b": [l]}, flows: [[0, a, b, 1]]}]')
+    picture = tmp_path / "box.png"
+    picture.write_text(TREE + GPU)
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    shipped = [str(catalog.shipped_topology(BOX)), str(file_of("models", "kimi-k2.6"))]
+    for argv in (
+        *(["topology", "show", "box.yaml", "-o", name] for name in ("box.yaml", f"../{tmp_path.name}/box.yaml", "link.yaml", "hard.yaml")),
+        ["compare", "--topology", "./link.yaml", "--model", "qwen3-8b", "-o", "box.yaml"],
+        ["compare", "--topology", "./box.png", "--model", "qwen3-8b", "--plot", "box.png"],
+        ["predict", "--topology", BOX, "--model", "./box.yaml", "--strategy", "tp8", "--concurrency", "1", "-o", "box.yaml"],
+        ["collective", "all_reduce", "--topology", "box.yaml", "--size", "1K", "-o", "box.yaml"],
+        ["flows", "flows.yaml", "-o", "flows.yaml"],
+        ["model", "show", "./box.yaml", "-o", "box.yaml"],
+        *([*COMPARE, "-o", path] for path in shipped),
+    ):
+        refused(argv, capsys, "would overwrite the file")
+    assert before == {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+
+
+def test_a_name_is_no_file_of_that_name(capsys: Capture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["topology", "show", BOX, "-o", BOX]) == 0
+    assert json.loads((tmp_path / BOX).read_text())["name"] == BOX

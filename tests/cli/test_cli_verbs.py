@@ -236,6 +236,7 @@ def test_lists_name_everything_that_is_shipped(verb: str, key: str, capsys: Capt
     assert [row["name"] for row in found[key]] == list(names)
     text, _ = run([verb, "list"], capsys)
     assert [line.split()[0] for line in text.splitlines()[2:] if re.match(r" ?\S", line)] == list(names)
+    assert re.fullmatch(rf"  {len(names)} (boxes|models|GPUs)", text.splitlines()[-1])
 
 
 @pytest.mark.parametrize("name", catalog.topology_names())
@@ -254,6 +255,43 @@ def test_topology_show(name: str, capsys: Capture) -> None:
     for note in found["assumptions"]:
         assert note.split()[0] in text
     assert max(map(len, text.splitlines()[1:])) <= 125
+
+
+def test_topology_show_says_what_the_library_will_do(capsys: Capture) -> None:
+    argv = [
+        "topology",
+        "show",
+        "rtx-pro-6000-8x-direct-2socket",
+        "--nccl",
+        "2.28",
+        "--env",
+        "NCCL_P2P_LEVEL=5",
+        "--env",
+        "NCCL_IB_DISABLE=1",
+    ]
+    found = run_json(argv, capsys)["ccl"]
+    assert (found["library"], found["version"], found["ranks"], found["channels"]) == ("nccl", "2.28", 8, 2)
+    assert found["ring"] == {"channels": 1, "speed_GBps": 0.1, "type_intra": "SYS", "type_inter": "SYS", "fallback": True}
+    assert found["ring_order"] == [f"gpu{index}" for index in range(8)]
+    assert [segment["protocol"] for segment in found["choices"]["all_reduce"]] == ["LL", "Simple"]
+    assert [item["code"] for item in found["warnings"]] == ["fallback"]
+    assert any("NCCL_IB_DISABLE" in note for note in found["notes"])
+    text, _ = run(argv, capsys)
+    plain = " ".join(text.split())
+    for words in ("What NCCL 2.28 will do", "ring order", "1 x 0.1 GB/s", "ring LL, from 3.772 KiB ring Simple", "try NCCL_GRAPH_FILE"):
+        assert words in plain
+    older = run_json([*argv, "--nccl", "2.24"], capsys)["ccl"]
+    assert older["ring"]["fallback"] is False
+
+
+def test_collective_with_an_order(capsys: Capture) -> None:
+    argv = ["collective", "all_reduce", "--topology", BOX, "--size", "64MiB", "--env", "NCCL_P2P_LEVEL=SYS", "--launch", "graph"]
+    bad = run_json([*argv, "--order", "gpu0,gpu4,gpu1,gpu5,gpu2,gpu6,gpu3,gpu7"], capsys)
+    good = run_json(argv, capsys)
+    assert 3.8 < bad["time_us"] / good["time_us"] < 4.0
+    text, _ = run([*argv, "--order", "gpu0, gpu4,gpu1,gpu5"], capsys)
+    assert "slower than bus order" in " ".join(text.split())
+    run([*argv, "--order", "gpu0,gpu77"], capsys, code=2)
 
 
 def test_topology_show_with_other_settings(capsys: Capture) -> None:
@@ -301,6 +339,42 @@ def test_output_is_the_json_and_the_table_is_still_printed(capsys: Capture, tmp_
     kept = json.loads(target.read_text())
     out, _ = run([*argv, "--json"], capsys)
     assert json.loads(out) == kept == json.loads(target.read_text())
+
+
+EVERY_JSON = {
+    "demo": ["--no-plot"],
+    "compare": [*KIMI, "--strategies", "tp8", "--concurrency", "1"],
+    "predict": [*KIMI, "--strategy", "tp8", "--concurrency", "1"],
+    "collective": ["all_reduce", "--topology", BOX, "--size", "1K"],
+    "topology list": [],
+    "topology show": [BOX],
+    "model list": [],
+    "model show": ["kimi-k2.6"],
+    "gpu list": [],
+    "gpu show": ["rtx-4090"],
+}
+
+
+@pytest.mark.parametrize("verb", EVERY_JSON)
+def test_every_verb_with_json_writes_it_too(verb: str, capsys: Capture, tmp_path: Path) -> None:
+    target = tmp_path / "answer.json"
+    out, err = run([*verb.split(), *EVERY_JSON[verb], "-o", str(target), "--json"], capsys)
+    assert err == f"wrote {target}\n"
+    assert target.read_text() == out
+
+
+def test_flows_write_json_too(capsys: Capture, tmp_path: Path) -> None:
+    path, target = tmp_path / "flows.yaml", tmp_path / "answer.json"
+    path.write_text('cases: [{id: a, links: {l: 1}, routes: {"a>b": [l]}, flows: [[0, a, b, 1]]}]')
+    out, _ = run(["flows", str(path), "-o", str(target)], capsys)
+    assert "makespan" in out
+    assert json.loads(target.read_text())["schema"] == "pcie-sim/flows/1"
+
+
+@pytest.mark.parametrize("verb", ["topology", "model", "gpu"])
+def test_help_of_a_group_is_not_cut(verb: str, capsys: Capture) -> None:
+    out, _ = run([verb, "--help"], capsys)
+    assert "..." not in out[out.index("Commands:") :]
 
 
 def test_plot_beside_json(capsys: Capture, tmp_path: Path) -> None:
@@ -390,7 +464,7 @@ PREDICTING = "topology model runtime concurrency context env nccl p2p launch pp-
 VERBS = {
     "compare": f"{PREDICTING} strategies plot",
     "predict": f"{PREDICTING} strategy",
-    "collective": "topology size ranks algorithm protocol launch engine env nccl p2p json",
+    "collective": "topology size ranks algorithm protocol launch engine env nccl p2p json order",
     "flows": "json",
     "demo": "plot no-plot json",
     "topology list": "json",
@@ -409,8 +483,9 @@ def test_help_lists_exactly_the_options_that_work(verb: str, capsys: Capture) ->
     assert re.search(rf"^Usage: pcie-sim {verb} ", out)
     options = set(re.findall(r"^  (?:-\w, )?--([a-z0-9-]+)", out, re.M)) - {"help"}
     assert options == set(VERBS[verb].split())
-    assert ("-o FILE" in out) is (verb in ("compare", "predict"))
+    assert "  -o FILE" in out, "what prints JSON also writes it"
     assert "\x1b" not in out
+    assert "..." not in out
 
 
 def test_help_of_the_program_names_every_verb_and_no_other(capsys: Capture) -> None:
@@ -464,6 +539,25 @@ def test_closed_streams_are_no_bug() -> None:
     assert (closed.returncode, closed.stderr) == (0, b"")
     mute = subprocess.run(f"{sys.executable} -m pcie_sim gpu show nope 2>&-", shell=True, cwd=ROOT, capture_output=True, timeout=60)  # noqa: S602
     assert (mute.returncode, mute.stdout) == (2, b"")
+
+
+@pytest.mark.parametrize(
+    ("redirect", "code"),
+    [("2>/dev/full", 2), (">/dev/full", 2), (">/dev/full 2>/dev/full", 2), ("2>&-", 2)],
+)
+def test_a_full_disk_does_not_change_the_exit_code(redirect: str, code: int) -> None:
+    verb = "topology show nope" if redirect.startswith("2") else "topology list"
+    found = subprocess.run(f"{sys.executable} -m pcie_sim {verb} {redirect}", shell=True, cwd=ROOT, capture_output=True, timeout=60)  # noqa: S602
+    assert found.returncode == code
+    assert b"Traceback" not in found.stderr
+    assert b"Exception ignored" not in found.stderr
+
+
+def test_remarks_that_nobody_can_read_change_nothing() -> None:
+    command = f"{sys.executable} -m pcie_sim gpu show rtx-4090 -o /dev/null 2>/dev/full"
+    found = subprocess.run(command, shell=True, cwd=ROOT, capture_output=True, timeout=60)  # noqa: S602
+    assert found.returncode == 0
+    assert b"rtx-4090" in found.stdout
 
 
 def test_json_needs_neither_rich_nor_matplotlib_nor_networkx() -> None:

@@ -34,7 +34,9 @@ NAMES = [
 BOX = "nccl=None, env=None, p2p=None"
 ENGINE = "launch=None, pp_layers=None, popularity='uniform', mem_fraction=None, max_running=None"
 SIGNATURES = {
-    "collective": "(topology, op, size, *, ranks=None, algorithm='auto', protocol='auto', launch='eager', engine='analytic', " + BOX + ")",
+    "collective": "(topology, op, size, *, ranks=None, algorithm='auto', protocol='auto', launch='eager', engine='analytic', "
+    + BOX
+    + ", order=None)",
     "compare": "(topology, *, model, strategies=None, concurrency=(1, 2, 4, 8, 16, 32, 64), context=1024, runtime='sglang', "
     f"{BOX}, {ENGINE})",
     "flows": "(source)",

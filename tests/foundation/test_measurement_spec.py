@@ -52,8 +52,8 @@ def test_sound_sets() -> None:
     [
         ("{arm: tp8, concurrency: 1,", "{arm: tp9, concurrency: 1,", r"m\.yaml:10: rows\.0: arm 'tp9' is not among arms \(tp8\)"),
         ("{arm: tp8, concurrency: null", "{concurrency: null", r"m\.yaml:11: rows\.1: a serving row needs an arm"),
-        ("concurrency: 1,", "concurrency: 0,", r"m\.yaml:10: rows\.0\.concurrency: .*greater than 0"),
-        ("value: 808", "value: 0", r"m\.yaml:11: rows\.1\.value: .*greater than 0"),
+        ("concurrency: 1,", "concurrency: 0,", r"m\.yaml:10: rows\.0\.concurrency: .*must be more than 0"),
+        ("value: 808", "value: 0", r"m\.yaml:11: rows\.1\.value: .*must be more than 0"),
         ("value: 808", "value: .nan", r"m\.yaml:11: rows\.1\.value: "),
         ("value: 808", "value: fast", r"m\.yaml:11: rows\.1\.value: .*found 'fast'"),
         ("quality: doubtful", "quality: ok", r"m\.yaml:11: rows\.1\.quality: .*found 'ok'"),
@@ -91,7 +91,7 @@ def test_bad_collective_rows(old: str, new: str) -> None:
 
 
 def test_no_rows() -> None:
-    with pytest.raises(InputError, match=r"rows: .*at least 1 item"):
+    with pytest.raises(InputError, match=r"rows: .*at least 1 entry"):
         read(COLLECTIVE[: COLLECTIVE.index("rows:")] + "rows: []\n")
 
 

@@ -133,9 +133,9 @@ def test_an_installed_wheel_answers_from_an_empty_folder(wheel: Path, tmp_path: 
     tools = home / ("Scripts" if os.name == "nt" else "bin")
     env = {key: value for key, value in os.environ.items() if not key.startswith("PYTHON")}
 
-    def run(*command: str | Path) -> str:
+    def run(*command: str | Path, codes: tuple[int, ...] = (0,)) -> str:
         done = subprocess.run(list(map(str, command)), cwd=empty, env=env, capture_output=True, text=True, timeout=900)
-        assert done.returncode == 0, done.stderr[-2000:]
+        assert done.returncode in codes, done.stderr[-2000:]
         return done.stdout
 
     run(tools / "python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check", wheel)
@@ -147,5 +147,5 @@ def test_an_installed_wheel_answers_from_an_empty_folder(wheel: Path, tmp_path: 
     assert demo["measured"], "the shipped measurements were not found"
     for box in catalog.topology_names():
         asked = ("compare", "--topology", box, "--model", "qwen3-30b-a3b", "--concurrency", "1", "--json")
-        assert json.loads(run(tools / "pcie-sim", *asked))["topology"] == box
+        assert json.loads(run(tools / "pcie-sim", *asked, codes=(0, 1)))["topology"] == box, "1: it does not fit there"
     assert not list(empty.iterdir())

@@ -58,7 +58,7 @@ def test_a_hugging_face_config_is_told_from_a_broken_model(tmp_path: Path) -> No
 @pytest.mark.parametrize("load", [ps.load_model, ps.load_topology, ps.load_gpu])
 @pytest.mark.parametrize("wrong", [None, "", "  ", 5, b"qwen3-8b", ["qwen3-8b"]])
 def test_neither_a_name_nor_a_path(load: Any, wrong: object) -> None:
-    with pytest.raises(ps.InputError, match=r"^(model|topology|GPU): give a name or a path"):
+    with pytest.raises(ps.InputError, match=r"^((model|topology): give a name or a path|GPU: give a name), not "):
         load(wrong)
 
 
@@ -81,10 +81,11 @@ BOX = "rtx-pro-6000-8x-2switch"
 @pytest.mark.parametrize(
     ("arguments", "match"),
     [
-        ({"strategies": ""}, "strategies: give 1 to 64"),
-        ({"strategies": "tp8,,pp8"}, "strategies: give 1 to 64"),
-        ({"strategies": []}, "strategies: give 1 to 64"),
-        ({"strategies": [f"tp{number}" for number in range(1, 80)]}, "strategies: give 1 to 64"),
+        ({"strategies": ""}, "strategies: none is given; write a list like tp8,pp8"),
+        ({"strategies": "tp8,,pp8"}, "strategies 'tp8,,pp8': an entry is empty"),
+        ({"strategies": "tp8,"}, "strategies 'tp8,': an entry is empty"),
+        ({"strategies": []}, "strategies: none is given"),
+        ({"strategies": [f"tp{number}" for number in range(1, 80)]}, "strategies: at most 64"),
         ({"strategies": "tp16"}, "needs 16 GPUs, the box has 8; nearest: tp8"),
         ({"concurrency": 0}, "concurrency 0 is out of range"),
         ({"context": "x"}, "context 'x' is not a whole number"),
@@ -104,7 +105,7 @@ def test_questions_asked_wrongly(arguments: dict[str, Any], match: str) -> None:
 
 @pytest.mark.parametrize("arguments", [{"concurrency": [1, 2]}, {"context": "1024,2048"}])
 def test_predict_takes_one_point(arguments: dict[str, Any]) -> None:
-    with pytest.raises(ps.InputError, match="predict takes one concurrency and one context; compare takes lists"):
+    with pytest.raises(ps.InputError, match=rf"predict takes one {next(iter(arguments))}, got 2; compare takes lists"):
         ps.predict(BOX, model="kimi-k2.6", strategy="tp8", **arguments)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import pytest
@@ -37,10 +38,23 @@ def test_text_and_numbers_mean_the_same() -> None:
         ({"concurrency": "many"}, "concurrency 'many' is not a whole number"),
         ({"concurrency": []}, "concurrency"),
         ({"concurrency": None}, "concurrency"),
-        ({"concurrency": range(1, 5000)}, "concurrency: give 1 to 4096 numbers, got 4999"),
+        ({"concurrency": range(1, 5000)}, "concurrency: at most 512 numbers, got 4999"),
+        ({"concurrency": ",".join(map(str, range(1, 514)))}, "concurrency: at most 512 numbers, got 513"),
+        ({"concurrency": itertools.count(1)}, "concurrency: at most 512 numbers$"),
+        ({"concurrency": "99999999999999999999"}, "concurrency 99999999999999999999 is out of range; it goes from 1 to 65536"),
+        ({"concurrency": "9" * 5000}, r"concurrency 9+\.\.\. is out of range"),
+        ({"concurrency": "1,"}, "concurrency '1,': an entry is empty; write a list like 1,4,16"),
+        ({"concurrency": "1,,2"}, "an entry is empty"),
+        ({"concurrency": ""}, "concurrency: nothing is given"),
+        ({"concurrency": b"18"}, "concurrency b'18' is not a whole number"),
+        ({"concurrency": {1: 2}}, "is not a whole number"),
+        ({"concurrency": "x", "single": True}, "concurrency 'x' is not a whole number; write a number like 8"),
+        ({"concurrency": 1, "context": "1,2", "single": True}, "predict takes one context, got 2; compare takes lists"),
+        ({"mem_fraction": True}, "memory fraction True"),
+        ({"popularity": None}, "popularity 'None' is not understood"),
         ({"context": 0}, "context 0 is out of range; it goes from 1 to 16777216"),
         ({"context": "1.5"}, "context"),
-        ({"context": range(1, 514)}, "context: give 1 to 512 numbers"),
+        ({"context": range(1, 66)}, "context: at most 64 numbers, got 65"),
         ({"launch": "fast"}, "launch 'fast' is not known; use graph or eager"),
         ({"mem_fraction": 0.05}, "memory fraction 0.05 is out of range"),
         ({"mem_fraction": 1.5}, "memory fraction"),
@@ -50,7 +64,7 @@ def test_text_and_numbers_mean_the_same() -> None:
         ({"max_running": 1.5}, "max-running 1.5 is not a whole number"),
         ({"max_running": "lots"}, "max-running"),
         ({"pp_layers": ""}, "pp-layers"),
-        ({"pp_layers": "8,,8"}, "pp-layers '8,,8' is not understood"),
+        ({"pp_layers": "8,,8"}, "pp-layers '8,,8': an entry is empty"),
         ({"pp_layers": "8,0"}, "every stage needs at least one layer"),
         ({"pp_layers": "8,-1"}, "every stage needs at least one layer"),
         ({"pp_layers": []}, "every stage needs at least one layer"),

@@ -51,10 +51,31 @@ class FakeBox:
     @property
     def spec(self) -> SimpleNamespace:
         port = SimpleNamespace(gen=5, width=16)
-        nodes = {f"s{index}": SimpleNamespace(kind="switch", part=None, link=port, parent=None) for index in range(len(self.per_switch))}
-        for gpu in self.gpus:
-            nodes[gpu] = SimpleNamespace(kind="gpu", part=None, link=port, parent=f"s{self.switch_of(gpu)}")
-        return SimpleNamespace(nodes=nodes)
+        nodes = {gpu: SimpleNamespace(kind="gpu", part=None, link=port, parent=f"s{self.switch_of(gpu)}") for gpu in self.gpus}
+        for index in range(len(self.per_switch)):
+            nodes[f"s{index}"] = SimpleNamespace(kind="switch", part=None, link=port, parent="cpu")
+        nodes["cpu"] = SimpleNamespace(kind="socket", part="generic-amd", link=None, parent=None)
+        return SimpleNamespace(nodes=nodes, peers=())
+
+    hosts = ("",)
+
+    def host_of(self, gpu: str) -> str:
+        return ""
+
+    def chain(self, gpu: str) -> tuple[str, ...]:
+        return (gpu, f"s{self.switch_of(gpu)}")
+
+    def socket_of(self, gpu: str) -> str:
+        return "cpu"
+
+    def numa_of(self, gpu: str) -> None:
+        return None
+
+    def trained_link(self, node: str) -> SimpleNamespace:
+        return self.spec.nodes[node].link
+
+    def path_type(self, a: str, b: str) -> str:
+        return self.path(a, b).path_type
 
     def gpu_spec(self, node: str) -> SimpleNamespace:
         return SimpleNamespace(compute_capability="9.0")

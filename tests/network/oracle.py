@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from fractions import Fraction
 
 
@@ -48,5 +49,53 @@ def exact_finish(capacity: Sequence[Fraction], flows: Sequence[tuple[Fraction, S
         step = min([left[index] / rates[index] for index in moving] + later)
         for index in moving:
             left[index] -= rates[index] * step
+        now += step
+    return [done[index] for index in range(len(flows))]
+
+
+@dataclass(frozen=True)
+class ExactFlow:
+    """One flow; ``cap`` None is none, ``previous`` -1 is none."""
+
+    route: tuple[int, ...]
+    size: Fraction
+    start: Fraction = Fraction(0)
+    latency: Fraction = Fraction(0)
+    cap: Fraction | None = None
+    deps: tuple[int, ...] = ()
+    previous: int = -1
+
+
+def exact_run(capacity: Sequence[Fraction], flows: Sequence[ExactFlow]) -> list[Fraction]:
+    """Finish times with start-ups, caps, dependencies (on flows listed before) and streams, moment by moment."""
+    done: dict[int, Fraction] = {}
+    left = {index: flow.size for index, flow in enumerate(flows)}
+    now = Fraction(0)
+    while len(done) < len(flows):
+        later: list[Fraction] = []
+        moving: list[int] = []
+        changed = True
+        while changed:
+            changed, later, moving = False, [], []
+            for index, flow in enumerate(flows):
+                if index in done or any(dep not in done for dep in flow.deps):
+                    continue
+                begins = max([flow.start, *(done[dep] for dep in flow.deps)]) + flow.latency
+                if begins > now:
+                    later.append(begins - now)
+                elif flow.previous >= 0 and flow.previous not in done:
+                    continue
+                elif left[index] == 0:
+                    done[index] = now
+                    changed = True
+                else:
+                    moving.append(index)
+        if not moving and not later:
+            break
+        caps = {place: cap for place, index in enumerate(moving) if (cap := flows[index].cap) is not None}
+        rates = exact_rates(capacity, [flows[index].route for index in moving], caps)
+        step = min([left[index] / rate for index, rate in zip(moving, rates, strict=True)] + later)
+        for index, rate in zip(moving, rates, strict=True):
+            left[index] -= rate * step
         now += step
     return [done[index] for index in range(len(flows))]

@@ -169,3 +169,13 @@ def test_hostile_cases(changes: dict[str, Any], words: str) -> None:
 def test_hostile_files(data: Any) -> None:
     with pytest.raises(InputError, match=r"^f\.yaml: "):
         run_flows(data, source="f.yaml")
+
+
+def test_the_completions_of_all_cases_together_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file of two lines may not keep the machine busy for minutes."""
+    from pcie_sim.network import flows
+
+    monkeypatch.setattr(flows, "MAX_COMPLETIONS", 1000)
+    case = {"links": {"l": 1e9}, "routes": {"a>b": ["l"]}, "flows": [[0, "a", "b", 1]], "rounds_repeat": 600}
+    with pytest.raises(InputError, match="together have more than"):
+        run_flows({"cases": [{"id": f"c{index}", **case} for index in range(20)]})

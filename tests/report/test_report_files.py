@@ -10,7 +10,7 @@ import pytest
 from made_results import comparison, point
 
 from pcie_sim.errors import InputError
-from pcie_sim.report.files import write_whole
+from pcie_sim.report.files import same_file, write_whole
 from pcie_sim.report.plots import comparison_figure, save_plot
 
 
@@ -110,3 +110,38 @@ def test_links_and_devices_stay_what_they_are(tmp_path: Path) -> None:
     assert real.read_bytes() == b"new"
     write_whole("/dev/null", b"new", what="-o")
     assert Path("/dev/null").is_char_device()
+
+
+def test_letters_that_the_font_lacks_leave_the_name_and_no_warning(tmp_path: Path) -> None:
+    """pytest turns warnings into errors."""
+    odd = comparison(titles={"model": "\u65e5\u672c\u8a9e", "topology": "caf\u00e9"}, env={"A": "\u65e5"})
+    assert "Decode: model on caf\u00e9\n" in comparison_figure(odd).get_suptitle()
+    save_plot(odd, str(tmp_path / "a.png"))
+
+
+@pytest.mark.parametrize("title", ["$x^2$", r"$\nonsense$", "a $ b", "long " * 800, "\x1b[31m\x00", "\udcff", "[/] \n\n x"])
+@pytest.mark.parametrize("kind", ["png", "svg"])
+def test_any_title_can_be_drawn(kind: str, title: str, tmp_path: Path) -> None:
+    path = save_plot(comparison(titles={"model": title, "topology": title}, env={"A": title}), str(tmp_path / f"a.{kind}"))
+    if kind == "svg":
+        ET.fromstring(path.read_text(encoding="utf-8"))  # noqa: S314 - our own file
+
+
+def test_a_dash_or_a_folder_is_no_file(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="-o -: give a file name; use --json to print it"):
+        write_whole("-", b"", what="-o")
+    with pytest.raises(InputError, match="names a folder"):
+        save_plot(comparison(), str(tmp_path / "x.png") + "/")
+
+
+def test_same_file_sees_through_links_and_needs_no_file(tmp_path: Path) -> None:
+    real = tmp_path / "real.yaml"
+    real.write_text("x")
+    (tmp_path / "soft.yaml").symlink_to(real)
+    (tmp_path / "hard.yaml").hardlink_to(real)
+    (tmp_path / "circle").symlink_to(tmp_path / "circle")
+    for name in ("real.yaml", "soft.yaml", "hard.yaml", "../" + tmp_path.name + "/real.yaml"):
+        assert same_file(tmp_path / name, real)
+    assert same_file(tmp_path / "new", tmp_path / "." / "new")
+    for name in ("new", "circle", "a\0b", "x" * 5000):
+        assert not same_file(f"{tmp_path}/{name}", real)

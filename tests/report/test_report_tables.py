@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import io
+import os
 import re
+import unicodedata
+from dataclasses import replace
 
 import pytest
 from made_results import comparison, flows, point, prediction, timing
 
-from pcie_sim.report.comparison import comparison_blocks
-from pcie_sim.report.console import PLAIN_WIDTH, show, wants_colour, width_of
+from pcie_sim.report.comparison import comparison_blocks, measured_blocks
+from pcie_sim.report.console import NARROWEST, PLAIN_WIDTH, show, wants_colour, width_of
 from pcie_sim.report.prediction import prediction_blocks
 from pcie_sim.report.timing import flows_blocks, timing_blocks
+from pcie_sim.results.comparison import MeasuredPoint, Note
 
 
 class Terminal(io.StringIO):
@@ -50,7 +54,8 @@ MEASURED = """\
  strategy   C   measured   predicted   unit    residual   quality   note
 -----------------------------------------------------------------------------
  tp8        1       50.0       100.0   tok/s       -50%   good      a remark
-  without a prediction here (not asked, or concurrency not stated): tp8 C unknown: 808 tok/s
+  without a prediction here (not asked, or concurrency not stated):
+    tp8 C unknown: 808 tok/s
   from set-a
 """
 """Looked at once, then kept: decimals in line, marks behind them, heads over their columns."""
@@ -126,12 +131,112 @@ def test_a_terminal_gets_colour_unless_told_not_to(monkeypatch: pytest.MonkeyPat
     assert not wants_colour(Terminal())
 
 
-def test_width_is_the_terminals_but_never_so_narrow_that_columns_are_cut(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", "40")
-    assert width_of(Terminal()) == 100
+def test_width_is_columns_then_the_terminals_then_a_plain_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
+    monkeypatch.setattr("os.get_terminal_size", lambda *_: os.terminal_size((83, 24)))
+    assert width_of(Terminal()) == 83
     assert width_of(io.StringIO()) == PLAIN_WIDTH
+    monkeypatch.setenv("COLUMNS", "40")
+    assert width_of(Terminal()) == width_of(io.StringIO()) == NARROWEST == 60
     monkeypatch.setenv("COLUMNS", "200")
-    assert width_of(Terminal()) == 200
+    assert width_of(Terminal()) == width_of(io.StringIO()) == 200
+    for nonsense in ("", "0", "many", "-80", "9" * 400):
+        monkeypatch.setenv("COLUMNS", nonsense)
+        assert width_of(io.StringIO()) == PLAIN_WIDTH
+
+
+@pytest.mark.parametrize("columns", [60, 80, 100])
+def test_a_narrow_terminal_loses_no_number(columns: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tables fold their long columns and are printed whole where that is not enough; prose keeps to the width."""
+    monkeypatch.setenv("COLUMNS", str(columns))
+    note = "one remark of many words " * 6
+    rows = tuple(replace(row, note=note) for row in comparison().measured)
+    text = text_of(comparison_blocks(comparison(measured=rows), width=columns))
+    words = re.findall(r"\S+", text)
+    monkeypatch.setenv("COLUMNS", "300")
+    wide = text_of(comparison_blocks(comparison(measured=rows), width=300))
+    assert set(re.findall(r"[\w.*()+%]+", wide)) == {word for part in words for word in re.findall(r"[\w.*()+%]+", part)}
+    prose = text[text.index("\nNotes") : text.index("\nThe measurement")]
+    assert max(map(len, prose.splitlines())) <= columns
+
+
+ESCAPES = {
+    "\x1b[31mred\x1b[0m": r"\x1b[31mred\x1b[0m",
+    "\x9b2J": r"\x9b2J",
+    "bell\x07": r"bell\x07",
+    "back\r": r"back\x0d",
+    "\u202eesrever": r"\u202eesrever",
+}
+
+
+@pytest.mark.parametrize(("raw", "shown"), ESCAPES.items(), ids=range(len(ESCAPES)))
+def test_what_a_terminal_would_obey_is_shown_instead(raw: str, shown: str) -> None:
+    """Whoever made the block: a title in bold, a cell, a line of prose, a tree."""
+    from rich.text import Text
+    from rich.tree import Tree
+
+    found = comparison(
+        titles={"model": raw, "topology": raw},
+        env={"A": raw},
+        notes=(Note("x", raw),),
+        advice=f"run {raw}",
+        measured=tuple(replace(row, note=raw) for row in comparison().measured),
+    )
+    for stream in (io.StringIO(), Terminal()):
+        text = text_of([*comparison_blocks(found, width=120), Tree(Text(raw)), raw], stream)
+        text = re.sub(r"\x1b\[[0-9;]*m", "", text) if stream.isatty() else text  # what rich itself puts round bold text
+        assert not [letter for letter in text if unicodedata.category(letter) in ("Cc", "Cf") and letter != "\n"]
+        assert text.count(shown) >= (1 if raw.endswith("\r") else 5), "a return is white space: prose drops it, as rich does"
+
+
+def test_measured_rows_without_a_prediction_are_one_line_per_strategy() -> None:
+    def row(strategy: str, concurrency: float | None, value: float) -> MeasuredPoint:
+        return MeasuredPoint("set-a", strategy, concurrency, None, "output_tokens_per_s", value, "tok/s", "good", None, None)
+
+    rows = (
+        row("ep8:allreduce", 1, 66.2),
+        row("tp8", None, 808),
+        row("ep8:allreduce", 1, 62.3),
+        row("ep8:allreduce", 4, 95.9),
+        row("tp8", 1, 5),
+    )
+    lines = text_of(measured_blocks(rows, width=120)).splitlines()
+    assert "    ep8:allreduce C=1: 62.3 to 66.2 tok/s (2 rows); C=4: 95.9 tok/s" in lines
+    assert "    tp8 C unknown: 808 tok/s; C=1: 5 tok/s" in lines
+
+
+def test_measurements_that_contradict_the_winner_stand_under_the_winners() -> None:
+    notes = (*comparison().notes, Note("measured_disagrees", "at C=1 ep8 measured 65 tok/s, more than any row of tp8"))
+    text = text_of(comparison_blocks(comparison(notes=notes), width=120))
+    line = "\n! at C=1 ep8 measured 65 tok/s, more than any row of tp8\n"
+    assert text.count("more than any row of tp8") == 1
+    assert text.index("Who wins") < text.index(line) < text.index("Collectives assumed")
+
+
+def test_mixed_boxes_say_in_the_head_whose_figures_these_are() -> None:
+    note = Note("mixed_gpus", "mixed (1x a, 1x b): every rank computes like a")
+    for text in (
+        text_of(comparison_blocks(comparison(notes=(note,)), width=120)),
+        text_of(prediction_blocks(prediction(notes=(note,)), width=120)),
+    ):
+        assert re.search(r"^  GPUs +mixed \(1x a, 1x b\): every rank computes like a$", text, re.M)
+        assert text.count("computes like a") == 1
+
+
+def test_one_is_singular() -> None:
+    assert "box: 1 GPU\n" in text_of(comparison_blocks(comparison(gpus=1), width=120))
+    assert "over 1 rank\n" in text_of(timing_blocks(timing(ranks=1), width=120))
+    assert ", 1 step, " in text_of(timing_blocks(timing(steps=1), width=120))
+    assert "1 of 1 request running" in text_of(prediction_blocks(prediction(), width=120))
+
+
+def test_ops_that_run_beside_another_say_so() -> None:
+    ops = prediction().ops
+    assert "hidden" not in text_of(prediction_blocks(prediction(), width=120))
+    beside = replace(ops[0], name="shared experts", ms=0.0, hidden_by="experts")
+    text = text_of(prediction_blocks(prediction(ops=(ops[1], beside)), width=120))
+    assert re.search(r"^ op .* evidence +hidden$", text, re.M)
+    assert re.search(r"^ shared experts .* 0\.000 +profile +beside experts$", text, re.M)
 
 
 def test_markup_in_names_is_shown_as_it_is() -> None:
@@ -152,8 +257,6 @@ def test_prediction_as_people_read_it() -> None:
 
 
 def test_prediction_that_does_not_fit_says_so_and_why() -> None:
-    from dataclasses import replace
-
     where = point(fits=False, memory=replace(point().memory, kv_free_bytes=-1.0, max_concurrency=0, reason="weights exceed the budget"))
     text = text_of(prediction_blocks(prediction(point=where), width=120))
     assert "does not fit" in text

@@ -200,3 +200,21 @@ def test_control_characters_in_files_are_refused(title: str) -> None:
 def test_pipeline_layers_need_a_pipeline() -> None:
     with pytest.raises(ps.InputError, match="no strategy asked"):
         ps.compare(BOX, model="kimi-k2.6", strategies="tp8", concurrency=1, pp_layers="61")
+
+
+def test_costly_choices_of_the_library_are_named() -> None:
+    # a dual EPYC box on which NCCL's ring search finds nothing: the note names cost, share of a step and what to set
+    found = ps.compare("rtx-pro-6000-8x-direct-2socket", model="kimi-k2.6", strategies=["tp8"], concurrency=[1])
+    texts = [note.text for note in found.notes if note.code == "ccl_choice"]
+    assert any("ring search finds nothing" in text and "% of a step" in text and "NCCL_GRAPH_FILE" in text for text in texts)
+    quiet = ps.compare(BOX, model="kimi-k2.6", strategies=["tp8"], concurrency=[1], env={"NCCL_P2P_LEVEL": "SYS"})
+    assert not [note for note in quiet.notes if note.code == "ccl_choice"]
+
+
+def test_two_gpus_use_the_engines_own_kernel() -> None:
+    # SGLang's custom AllReduce on two PCIe GPUs with peer access: ai-dynamo/aiconfigurator rtx_pro_6000, 4.5 us up to 8 KiB
+    found = ps.predict(BOX, model="llama-3.1-8b", strategy="tp2", concurrency=1)
+    (op,) = [op for op in found.ops if op.kind == "all_reduce" and op.count > 1][:1]
+    assert op.ms / op.count * 1e3 == pytest.approx(4.55, rel=0.1)
+    refused = ps.predict(BOX, model="llama-3.1-8b", strategy="tp2", concurrency=1, p2p="off")
+    assert refused.point.breakdown_ms["all_reduce"] > 1.3 * found.point.breakdown_ms["all_reduce"]

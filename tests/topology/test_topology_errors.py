@@ -238,6 +238,36 @@ def test_missing_socket_peer_is_named_when_a_route_needs_it(tmp_path: Path) -> N
         assert str(path) in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("socket", "advice"),
+    [
+        ("epyc-genoa", r"part: xgmi-genoa\}` to `peers`$"),
+        ("epyc-9004", r"part: xgmi-genoa\}` to `peers`$"),
+        ("epyc-rome", r"part: xgmi-rome\}` to `peers`$"),
+        ("xeon-ice-lake", r"part: upi-ice-lake\}` to `peers`$"),
+        ("xeon-broadwell", r"part: qpi-broadwell\}` to `peers`$"),
+        ("generic-amd", r"part: PART\}` to `peers`, where PART is an interconnect part$"),
+    ],
+)
+def test_advice_for_unjoined_sockets_is_of_their_generation(socket: str, advice: str, tmp_path: Path) -> None:
+    nodes = "".join(
+        f"  cpu{i}: {{kind: socket, part: {socket}}}\n  gpu{i}: {{kind: gpu, part: rtx-4090, parent: cpu{i}}}\n" for i in (0, 1)
+    )
+    path = tmp_path / "box.yaml"
+    path.write_text(f"schema: pcie-sim/topology/1\nname: t\nnodes:\n{nodes}")
+    top = load_topology(path)
+    with pytest.raises(InputError, match=advice):
+        top.route("gpu0", "gpu1")
+    (note,) = [note for note in top.notes if "not joined" in note]
+    assert re.search(advice, note)
+
+
+def test_a_shipped_box_has_no_sockets_apart() -> None:
+    from pcie_sim import catalog
+
+    assert not [note for name in catalog.topology_names() for note in load_topology(name).notes if "not joined" in note]
+
+
 def test_unknown_shipped_name_offers_the_nearest() -> None:
     with pytest.raises(UnknownNameError, match=r"unknown topology 'rtx-pro-6000-2switch'; nearest: rtx-pro-6000-8x-2switch"):
         load_topology("rtx-pro-6000-2switch")
