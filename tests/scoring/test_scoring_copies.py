@@ -167,10 +167,10 @@ rows:
         ("{flows: [[gpu0, gpu1]], metric: time, value: 1, unit: us, quality: good}", "needs flows and the metric rate"),
         ("{flows: [[gpu0, gpu1]], metric: rate, value: 1, unit: us, quality: good}", "give it in"),
         ("{flows: [[gpu0, gpu1]], metric: rate, value: .inf, unit: GB/s, quality: good}", "finite"),
-        ("{flows: [[gpu0, gpu1]], metric: rate, value: -1, unit: GB/s, quality: good}", "greater than 0"),
+        ("{flows: [[gpu0, gpu1]], metric: rate, value: -1, unit: GB/s, quality: good}", "more than 0"),
         ("{flows: [[gpu0]], metric: rate, value: 1, unit: GB/s, quality: good}", "required|missing"),
         ("{flows: [[gpu0, gpu1]], access: guess, metric: rate, value: 1, unit: GB/s, quality: good}", "write"),
-        ("{flows: [[gpu0, '../x']], metric: rate, value: 1, unit: GB/s, quality: good}", "pattern|match"),
+        ("{flows: [[gpu0, '../x']], metric: rate, value: 1, unit: GB/s, quality: good}", "a name has letters"),
         ("{arm: none, flows: [[gpu0, gpu1]], metric: rate, value: 1, unit: GB/s, quality: good}", "not among arms"),
     ],
 )
