@@ -51,12 +51,20 @@ def write_whole(path: str, content: bytes, *, what: str) -> Path:
     target = check_target(path, what)
     try:
         if target.exists() and not target.is_file():
-            target.write_bytes(content)
+            _into(target, content)
         else:
             _replace(target.resolve(), content)
     except OSError as exc:
         raise InputError(f"{what} {path}: cannot write it ({exc.strerror or exc})") from exc
     return target
+
+
+def _into(target: Path, content: bytes) -> None:
+    """Write to a device or pipe; a pipe that nobody reads is an error at once instead of a wait for ever."""
+    handle = os.open(target, os.O_WRONLY | getattr(os, "O_NONBLOCK", 0))
+    os.set_blocking(handle, True)
+    with os.fdopen(handle, "wb") as stream:
+        stream.write(content)
 
 
 def _replace(target: Path, content: bytes) -> None:

@@ -139,7 +139,8 @@ def evaluate(topology: Topology, model: ModelSpec, runtime: RuntimeSpec, resolve
     box = _Box(topology, kernels, runtime, order)
     whole, tpot, hop = _step(plan, lighter, box, eager)
     # Several causes that no part shows (clocks, kernels in between): one factor per strategy.
-    samples = whole.causes.samples(common={f"engine:{s.canonical}": runtime.model_error.sigma_log})
+    plan_name = s.with_moe_comm(resolved.moe_comm).canonical  # equal plans have equal doubts, however they were asked for
+    samples = whole.causes.samples(common={f"engine:{plan_name}": runtime.model_error.sigma_log})
     return StrategyResult(resolved, plan, held, tpot, samples, running, whole, whole.causes, eager, hop)
 
 

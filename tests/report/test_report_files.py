@@ -145,3 +145,12 @@ def test_same_file_sees_through_links_and_needs_no_file(tmp_path: Path) -> None:
     assert same_file(tmp_path / "new", tmp_path / "." / "new")
     for name in ("new", "circle", "a\0b", "x" * 5000):
         assert not same_file(f"{tmp_path}/{name}", real)
+
+
+def test_a_pipe_that_nobody_reads_is_an_error_at_once(tmp_path: Path) -> None:
+    import os
+
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(InputError, match="cannot write it"):
+        write_whole(str(tmp_path / "pipe"), b"x", what="-o")
+    write_whole("/dev/null", b"x", what="-o")
