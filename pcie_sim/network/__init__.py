@@ -1,12 +1,13 @@
 """How long a schedule takes on a topology: max-min sharing, two engines, protocol costs and the library's own choices."""
 
+from pcie_sim.network.call_times import CallTimes, call_times
 from pcie_sim.network.ccl_choice import DECODE_BYTES, costly_choices, library_choice
 from pcie_sim.network.events import ArrayRun, FlowArrays, FlowRun, FlowSet, simulate, simulate_arrays
 from pcie_sim.network.flows import load_flows, run_flows
 from pcie_sim.network.flows_on import CopyRates, copy_rates
 from pcie_sim.network.flowset import all_pairs, tree_routes
 from pcie_sim.network.sharing import max_min_rates
-from pcie_sim.network.timing import CallTimes, call_times, rank_order, time_collective
+from pcie_sim.network.timing import rank_order, time_collective
 
 __all__ = [
     "DECODE_BYTES",

@@ -8,13 +8,13 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
+from pcie_sim.network.call_times import call_times
 from pcie_sim.network.costs import library_costs
 from pcie_sim.network.library import RING_OPS, Beliefs, allowed, beliefs
 from pcie_sim.network.nccl_env import limits
 from pcie_sim.network.nccl_graph import GB
 from pcie_sim.network.nccl_search import Graph
 from pcie_sim.network.nccl_tuning import switch_points
-from pcie_sim.network.timing import call_times
 from pcie_sim.results.ccl import CclChoice, CclSearch, CclSegment, CclSmall, CclWarning
 from pcie_sim.specs.ops import CollectiveCall
 from pcie_sim.topology.policy import LEVELS

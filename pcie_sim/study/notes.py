@@ -4,8 +4,6 @@ not fit, what stays unexplained, and the one measurement worth making. Codes are
 
 from __future__ import annotations
 
-import re
-import shlex
 from collections.abc import Iterable, Sequence
 
 import numpy as np
@@ -169,7 +167,7 @@ def _all_reduce_cost(box: Topology, results: Sequence[StrategyResult], workload:
         s = result.resolved.strategy
         if not count or s.pp > 1 or s.tp * s.dp < 2:
             continue
-        size = max(float(np.broadcast_to(op.call.bytes, booked.shape)[0, 0]) for op in _calls(result, "all_reduce"))
+        size = max(float(np.broadcast_to(op.call.bytes, booked.shape)[0, 0]) for op in lines_of(result, "all_reduce"))
         rest = (float(result.tpot_s[0, 0]) - float(booked[0, 0])) * 1e3
         each = float(booked[0, 0]) / count
         text = (
@@ -187,7 +185,8 @@ def _all_reduce_cost(box: Topology, results: Sequence[StrategyResult], workload:
     return notes
 
 
-def _calls(result: StrategyResult, op: str) -> list:  # type: ignore[type-arg]
+def lines_of(result: StrategyResult, op: str) -> list:  # type: ignore[type-arg]
+    """The lines of a plan, over all its stages, that are calls of the collective ``op``."""
     every = [line for stage in result.plan.stages for line in stage.ops]
     return [line for line in every if isinstance(line.call, CollectiveCall) and line.call.op == op]
 
@@ -318,7 +317,7 @@ def _ccl_choice(box: Topology, runtime: RuntimeSpec, results: Sequence[StrategyR
     """Choices of the collective library that cost more than a share of a step, with the setting that undoes each: a note a choice."""
     dearest: dict[str, tuple[float, str]] = {}
     for result in results:
-        calls = _calls(result, "all_reduce")
+        calls = lines_of(result, "all_reduce")
         if not calls:
             continue
         largest = max(calls, key=lambda op: float(np.broadcast_to(op.call.bytes, result.tpot_s.shape)[0, 0]))
@@ -347,86 +346,3 @@ def _reach(results: Sequence[StrategyResult], points: Sequence[Point]) -> list[N
     if not beyond:
         return []
     return [Note("extrapolated", f"outside the range of the fitted kernel tables for some points of {', '.join(beyond)}")]
-
-
-def advice(
-    box: Topology, model: ModelSpec, runtime: RuntimeSpec, results: Sequence[StrategyResult], points: Sequence[Point], workload: Workload
-) -> str:
-    """The measurement that would narrow the answer most, as a command to paste.
-
-    At every point the best two strategies are taken; what each cause contributes to the doubt about their order is added up over the
-    points, the closer the two the heavier, and the largest sum decides.
-    """
-    fits = {(p.strategy, p.concurrency, p.context) for p in points if p.fits}
-    doubt: dict[str, float] = {}
-    where: dict[str, tuple[float, StrategyResult, StrategyResult, int]] = {}
-    for j, context in enumerate(workload.context):
-        for i, concurrency in enumerate(workload.concurrency):
-            here = [r for r in results if (r.strategy, concurrency, context) in fits] or list(results)
-            ranked = sorted(here, key=lambda r: float(r.tpot_s[i, j] / r.running[i, j]))[:2]
-            first, second = ranked[0], ranked[-1]
-            gap = float(second.tpot_s[i, j] / second.running[i, j]) / float(first.tpot_s[i, j] / first.running[i, j]) - 1
-            for cause in {**first.causes.time, **second.causes.time}:
-                parts = [_doubt(result, cause, i, j) for result in (first, second)]
-                share = (abs(parts[0] - parts[1]) if first is not second else parts[0]) / (gap + CLOSE)
-                doubt[cause] = doubt.get(cause, 0.0) + share
-                if share > where.get(cause, (-1.0,))[0]:
-                    where[cause] = (share, first, second, concurrency)
-    if not doubt:
-        return ""
-    cause = max(doubt, key=lambda name: doubt[name])
-    _, first, second, concurrency = where[cause]
-    return _command(cause, box, model, runtime, (first, second), concurrency, workload)
-
-
-CLOSE = 0.05
-"""Two strategies closer than this (5 % in tokens/s) count as equally close."""
-
-
-def _doubt(result: StrategyResult, cause: str, i: int, j: int) -> float:
-    """Standard deviation of ln(time) that one cause gives a strategy at a point."""
-    if cause not in result.causes.time:
-        return 0.0
-    return float(result.causes.time[cause][i, j]) / float(result.tpot_s[i, j]) * float(result.causes.sigma(cause)[i, j])
-
-
-def _command(
-    cause: str,
-    box: Topology,
-    model: ModelSpec,
-    runtime: RuntimeSpec,
-    pair: tuple[StrategyResult, StrategyResult],
-    concurrency: int,
-    workload: Workload,
-) -> str:
-    first, second = pair
-    gpus = max(first.resolved.width, second.resolved.width, 2)
-    env = " ".join(f"{key}={shlex.quote(value)}" for key, value in box.settings.env.items())
-    prefix = f"{env} " if env else ""
-    if cause.startswith("cpu:hop"):
-        stages = max(first.resolved.strategy.pp, second.resolved.strategy.pp)
-        why = f"the cost of a pipeline hop decides; compare it with the engine's own time per hop at pp{stages}"
-        return f"{prefix}sendrecv_perf -b 4K -e 1M -f 2 -g 2 -w 50 -n 200 -G 10   # {why}"
-    if cause.startswith(("kernel:", "cpu:", "engine:")):
-        what = (
-            "the kernels of the " + cause.split(":")[1] + " decide" if cause.startswith("kernel:") else "the CPU's part of a step decides"
-        )
-        return f"{prefix}{_engine_command(runtime, model, first, concurrency, workload)}   # {what}"
-    sizes = [float(np.max(line.call.bytes)) for r in (first, second) for line in _calls(r, "all_reduce")]
-    biggest = max(2 ** int(np.ceil(np.log2(max([*sizes, 1.0])))), 2**24)
-    top = format_bytes(biggest).replace(" ", "").replace("iB", "")
-    return f"{prefix}all_reduce_perf -b 1K -e {top} -f 2 -g {gpus} -w 50 -n 200 -G 10   # the box's own small AllReduce decides"
-
-
-_REPOSITORY = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*/[A-Za-z0-9._-]+")
-
-
-def _engine_command(runtime: RuntimeSpec, model: ModelSpec, result: StrategyResult, batch: int, workload: Workload) -> str:
-    """A one-batch run of the engine itself with the better strategy."""
-    s, context = result.resolved.strategy, workload.context[0]
-    weights = model.title if _REPOSITORY.fullmatch(model.title) else shlex.quote(model.name)  # a title may be any text
-    if runtime.name == "vllm":
-        shape = f"--tensor-parallel-size {s.tp} --pipeline-parallel-size {s.pp}"
-        return f"vllm bench latency --model {weights} {shape} --batch-size {batch} --input-len {context} --output-len 64"
-    shape = f"--tp-size {s.tp * s.dp} --pp-size {s.pp}"
-    return f"python -m sglang.bench_one_batch --model-path {weights} {shape} --batch-size {batch} --input-len {context} --output-len 64"

@@ -16,6 +16,7 @@ from pcie_sim.specs.runtime import RuntimeSpec
 from pcie_sim.specs.strategy import default_strategies, parse_strategy
 from pcie_sim.specs.workload import DEFAULT_CONCURRENCY, DEFAULT_CONTEXT, Workload
 from pcie_sim.strategies import Resolved, resolve
+from pcie_sim.study.advice import advice
 from pcie_sim.study.arguments import (
     Where,
     engine_of,
@@ -30,7 +31,7 @@ from pcie_sim.study.arguments import (
 )
 from pcie_sim.study.loading import load_model, load_topology
 from pcie_sim.study.measured import compare_with, serving_sets
-from pcie_sim.study.notes import advice, comparison_notes
+from pcie_sim.study.notes import comparison_notes
 from pcie_sim.topology import Topology
 from pcie_sim.units import parse_bytes
 
