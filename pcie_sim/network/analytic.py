@@ -8,11 +8,12 @@ in the size, so a handful of lines gives it for every size. Exact when transfers
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from pcie_sim.network.channels import Lanes, passes_left
 from pcie_sim.network.events import FlowSet, simulate
-from pcie_sim.network.placement import Placement
+from pcie_sim.network.placement import Placement, View
 from pcie_sim.specs.part import Protocol
 
 if TYPE_CHECKING:
@@ -28,7 +29,9 @@ class Lines:
     """``time(size) = max over i of latency[i] + size x slope[i]`` (s, s/B), without the call's base cost.
 
     ``bound`` is the bandwidth bound of the busiest link (s per byte) and ``busiest`` its index; ``rounds`` are the (longest
-    start-up, longest unit time) of each step; ``exact`` says whether the event engine gives the same.
+    start-up, longest unit time) of each step; ``exact`` says whether the event engine gives the same. With ``quick`` messages move in
+    whole passes of ``pass_bytes`` message bytes: these lines hold right after a pass has begun, ``quick`` at its end, where a step has
+    waited for nothing (:meth:`Placement.waits <pcie_sim.network.placement.Placement>`).
     """
 
     latency: tuple[float, ...]
@@ -37,9 +40,26 @@ class Lines:
     busiest: int | None
     rounds: tuple[tuple[float, float], ...]
     exact: bool
+    quick: Lines | None = None
+    pass_bytes: float = 0.0
+
+    def step_times(self, size: float) -> tuple[float, ...]:
+        """Seconds of each step on its own."""
+        own = tuple(start + unit * size for start, unit in self.rounds)
+        if self.quick is None:
+            return own
+        early = passes_left(size, self.pass_bytes)
+        return tuple((1 - early) * a + early * b for a, b in zip(own, self.quick.step_times(size), strict=True))
 
     def evaluate(self, size: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Latency part and bytes part (s) for each size."""
+        if self.quick is None:
+            return self._upper(size)
+        early = passes_left(size, self.pass_bytes)
+        (start, moved), (quick_start, quick_moved) = self._upper(size), self.quick._upper(size)
+        return start + early * (quick_start - start), moved + early * (quick_moved - moved)
+
+    def _upper(self, size: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         import numpy as np
 
         if len(self.slope) == 1:
@@ -50,38 +70,61 @@ class Lines:
         return latency[best].reshape(size.shape), (slope[best] * size.reshape(-1)).reshape(size.shape)
 
 
-def solve(placed: Placement, protocol: Protocol) -> Lines:
-    """The lines of ``placed`` with ``protocol`` (kept on the placement)."""
-    known = placed._lines.get(protocol)
+def solve(placed: Placement, protocol: Protocol, lanes: Lanes | None = None) -> Lines:
+    """The lines of ``placed`` with ``protocol`` on ``lanes`` (kept on the placement)."""
+    key = (protocol, lanes)
+    known = placed._lines.get(key)
     if known is None:
-        known = placed._lines[protocol] = _solve(placed, protocol)
+        known = placed._lines[key] = _solve(placed, protocol, lanes)
     return known
 
 
-def _solve(placed: Placement, protocol: Protocol) -> Lines:
+def _solve(placed: Placement, protocol: Protocol, lanes: Lanes | None) -> Lines:
     loads = placed.wire_load(protocol)
     busiest = max(range(len(loads)), key=loads.__getitem__) if loads else None
     bound = loads[busiest] if busiest is not None else 0.0
     if not placed.of_class:
         return Lines((0.0,), (0.0,), 0.0, None, (), True)
-    unit, rounds, uniform = _unit_times(placed, protocol)
-    path = _Longest(placed, placed.view(protocol).latency, unit)
-    lines = path.envelope()
+    view = placed.view(protocol, lanes)
+    unit, longest, together = _unit_times(placed, view)
+    quick = None
+    if view.pass_bytes:
+        starts = tuple(start - wait for start, wait in zip(view.latency, view.flight, strict=True))
+        quick = _lines(placed, starts, unit, longest, together and not _uneven(placed, view.flight), bound, busiest)
+        together = quick.exact
+    return replace(_lines(placed, view.latency, unit, longest, together, bound, busiest), quick=quick, pass_bytes=view.pass_bytes)
+
+
+def _uneven(placed: Placement, values: tuple[float, ...]) -> bool:
+    return any(_spread([values[index] for index in items]) for items in placed.rounds)
+
+
+def _lines(
+    placed: Placement,
+    starts: tuple[float, ...],
+    unit: list[float],
+    longest: list[float],
+    together: bool,
+    bound: float,
+    busiest: int | None,
+) -> Lines:
+    rounds = tuple((max((starts[index] for index in items), default=0.0), most) for items, most in zip(placed.rounds, longest, strict=True))
+    lines = _Longest(placed, starts, unit).envelope()
     # a line that no engine may fall below: the busiest link has to carry its bytes
     if all(slope < bound for _, slope in lines):
         lines.append((0.0, bound))
+    uniform = together and not _uneven(placed, starts) and _lockstep(placed)
     exact = not placed.shares_links or uniform
     return Lines(tuple(line[0] for line in lines), tuple(line[1] for line in lines), bound, busiest, rounds, exact)
 
 
-def _unit_times(placed: Placement, protocol: Protocol) -> tuple[list[float], tuple[tuple[float, float], ...], bool]:
-    """Seconds per message byte of each transfer within its round; (start-up, unit time) by round; and whether the transfers of
-    every round start and end together, so that rounds never overlap.
+def _unit_times(placed: Placement, view: View) -> tuple[list[float], list[float], bool]:
+    """Seconds per message byte of each transfer within its round; the longest by round; and whether the transfers of every round
+    take the same, so that (with equal start-ups) rounds never overlap.
     """
-    view = placed.view(protocol)
     unit = [0.0] * len(placed.of_class)
     solved: dict[tuple[tuple[int, float], ...], list[float]] = {}
-    rounds: list[tuple[float, float]] = []
+    longest: list[float] = []
     together = True
     for items in placed.rounds:
         key = tuple((placed.of_class[index], view.wire[index]) for index in items)
@@ -91,11 +134,10 @@ def _unit_times(placed: Placement, protocol: Protocol) -> tuple[list[float], tup
             times = solved[key] = simulate(flows).finish
         for index, time in zip(items, times, strict=True):
             unit[index] = time
-        starts = [view.latency[index] for index in items]
-        rounds.append((max(starts, default=0.0), max(times, default=0.0)))
-        if _spread(starts) or (len(placed.rounds) > 1 and _spread(times)):
+        longest.append(max(times, default=0.0))
+        if len(placed.rounds) > 1 and _spread(times):
             together = False
-    return unit, tuple(rounds), together and _lockstep(placed)
+    return unit, longest, together
 
 
 def _spread(values: list[float]) -> bool:

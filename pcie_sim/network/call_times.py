@@ -75,13 +75,10 @@ def call_times(
     groups = _groups(call, gpu_of_rank)
     found = choice_of(topology, call.op, groups, size, algorithm, protocol, call.fractions)
     mix = _Mix(size)
-    for index, (way, name) in enumerate(found.candidates):
-        mask = found.which == index
-        if not np.any(mask):
-            continue
+    for way, name, lanes, mask in found.pieces(size):
         placed = place(topology, call.op, groups, algorithm=way, fractions=call.fractions)
-        lines = solve(placed, name)
-        mix.put(mask, parts_of(placed, name, lines), *lines.evaluate(size), protocol_name(placed, name))
+        lines = solve(placed, name, lanes)
+        mix.put(mask, parts_of(placed, name, lines, lanes), *lines.evaluate(size), protocol_name(placed, name))
     notes = found.notes
     if custom is not None and call.op == "all_reduce":
         own, more = kernel(topology, groups, custom)

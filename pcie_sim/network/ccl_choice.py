@@ -83,8 +83,9 @@ def _search(graph: Graph) -> CclSearch:
 def _small(thinks: Beliefs, segments: Sequence[CclSegment], size: int, threads: int | None) -> CclSmall:
     chosen = [segment for segment in segments if segment.from_bytes <= size][-1]
     algorithm, protocol = chosen.algorithm, chosen.protocol
-    channels, count = thinks.model.trimmed(algorithm, protocol, thinks.channels, threads, size)  # type: ignore[arg-type]
-    return CclSmall(size, protocol, channels, count)
+    at = np.asarray([float(size)])
+    channels, count = thinks.model.trimmed(algorithm, protocol, thinks.channels, threads, at)  # type: ignore[arg-type]
+    return CclSmall(size, protocol, int(channels[0]), int(count[0]))
 
 
 _VARIANTS: WeakKeyDictionary[Topology, dict[tuple[tuple[str, str], ...], Topology]] = WeakKeyDictionary()

@@ -107,20 +107,6 @@ class Costs:
         """Bytes charged to links over bytes that host memory sees: memory carries the protocol's lines, not the links' losses."""
         return 1.0 if self.part is None else self.part.line_share[protocol].value / self.part.wire_share[protocol].value
 
-    def channel_cap(self, protocol: Protocol, transport: str, channels: int) -> float:
-        """Most user bytes per second over one edge with ``channels`` channels; no cap from the usual number of channels on (the
-        wire shares were measured with it), nor for LL and LL128, which their wire shares bind first, nor over the network.
-        """
-        if (
-            self.part is None
-            or transport == "NET"
-            or protocol != "Simple"
-            or self.part.tuning is None
-            or channels >= self.part.tuning.usual_channels
-        ):
-            return math.inf
-        return self.part.channel_rate["shm" if transport == "SHM" else "p2p"].value * channels
-
     def extrapolates(self, ranks: int, size: NDArray[np.float64]) -> NDArray[np.bool_]:
         """Whether the constants were never measured at so many ranks, or messages of ``size`` bytes."""
         import numpy as np

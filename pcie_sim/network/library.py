@@ -6,13 +6,14 @@ The pieces: ``nccl_graph`` (the box as it sees it), ``nccl_search`` (rings and t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
 from pcie_sim.collectives import algorithms
+from pcie_sim.network.channels import LaneRule, Lanes
 from pcie_sim.network.nccl_env import PROTOCOLS, Allowed, allowed, env_list, env_notes, limits, parse_protocol
 from pcie_sim.network.nccl_graph import GB, System, see
 from pcie_sim.network.nccl_rules import by_capability, rules
@@ -136,6 +137,25 @@ class Choice:
     candidates: tuple[tuple[str, Protocol], ...]
     which: NDArray[np.int64]
     notes: tuple[str, ...]
+    rule: LaneRule | None = None
+    """How calls get their channels; None when the library's choices are not modelled."""
+
+    def pieces(self, size: NDArray[np.float64]) -> Iterator[tuple[str, Protocol, Lanes | None, NDArray[np.bool_]]]:
+        """(algorithm, protocol, channels, mask of the sizes that run so), together all of ``size``."""
+        import numpy as np
+
+        for index, (algorithm, protocol) in enumerate(self.candidates):
+            mask = self.which == index
+            if not np.any(mask):
+                continue
+            if self.rule is None:
+                yield algorithm, protocol, None, mask
+                continue
+            inside = np.where(mask, size, size[mask].flat[0])
+            for lanes, same in self.rule.lanes(algorithm, protocol, inside):
+                both = mask & same
+                if np.any(both):
+                    yield algorithm, protocol, lanes, both
 
 
 def choose(
@@ -169,12 +189,14 @@ def choose(
     env = topology.settings.env
     if op not in RING_OPS:
         notes = env_notes(env, tuning)
-        if asked != "auto":
-            return Choice(((algorithm, asked),), none, notes)
         ranks = max(len(group) for group in groups)
         share = largest_send if largest_send is not None else (1.0 if op == "send_recv" else 1.0 / ranks)
-        which = (size * share > limits(env, tuning).ll_threshold).astype(np.int64)
-        return Choice(((algorithm, "LL"), (algorithm, "Simple")), which, notes)
+        asked_for = limits(env, tuning)
+        rule = LaneRule(tuning, None, asked_for.send_channels, asked_for.threads, asked_for.buffer, asked_for.chunk, share)
+        if asked != "auto":
+            return Choice(((algorithm, asked),), none, notes, rule)
+        which = (size * share > asked_for.ll_threshold).astype(np.int64)
+        return Choice(((algorithm, "LL"), (algorithm, "Simple")), which, notes, rule)
     thinks = beliefs(topology, part, groups)
     if thinks is None:
         return Choice(((algorithm, "Simple" if asked == "auto" else asked),), none, ())
@@ -182,10 +204,12 @@ def choose(
     if asked != "auto":
         may = Allowed((asked,), may.algorithms, True, may.notes)
     notes = (*thinks.notes, *may.notes) if asked == "auto" else may.notes
+    threads, buffer = limits(env, tuning).threads, limits(env, tuning).buffer
+    rule = LaneRule(tuning, thinks.model, thinks.channels, threads, buffer, 0.0)
     if algorithm != "auto":
-        return _forced(thinks, op, may, algorithm, size, notes)
+        return replace(_forced(thinks, op, may, algorithm, size, notes), rule=rule)
     candidates, which = thinks.model.choose(op, may, size)
-    return _runnable(op, candidates, which, notes)
+    return replace(_runnable(op, candidates, which, notes), rule=rule)
 
 
 def _forced(thinks: Beliefs, op: str, may: Allowed, algorithm: str, size: NDArray[np.float64], notes: tuple[str, ...]) -> Choice:

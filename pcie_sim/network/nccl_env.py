@@ -121,16 +121,22 @@ def _algorithms(text: str, op: str, tuning: LibraryTuning) -> tuple[tuple[Algori
 
 @dataclass(frozen=True)
 class Limits:
-    """Numbers from the environment; None where it is silent. ``threads`` are those of LL and Simple."""
+    """Numbers from the environment, or the library's own; ``threads`` (of LL and Simple): None where it is silent. Bytes: ``buffer``
+    of Simple, ``chunk`` and ``nvlink_chunk`` of a send.
+    """
 
     least_channels: int
     most_channels: int
     threads: int | None
     ll_threshold: float
+    buffer: float
+    chunk: float
+    nvlink_chunk: float
+    send_channels: int
 
 
 def limits(env: Mapping[str, str], tuning: LibraryTuning) -> Limits:
-    """Channels, threads and the send threshold that the environment asks for.
+    """Channels, threads, buffers and the send threshold that the environment asks for.
 
     Raises:
         InputError: a value that is not a whole number in range (the library would warn and use another).
@@ -143,7 +149,28 @@ def limits(env: Mapping[str, str], tuning: LibraryTuning) -> Limits:
         threads = _number(env, "NCCL_NTHREADS", _LEAST_THREADS, max(tuning.threads.most.values()), _LEAST_THREADS)
         if threads % _WARP:
             raise InputError(f"NCCL_NTHREADS={threads}: expected a multiple of {_WARP}")
-    return Limits(least, most, threads, _threshold(env, tuning))
+    return Limits(
+        least_channels=least,
+        most_channels=most,
+        threads=threads,
+        ll_threshold=_threshold(env, tuning),
+        buffer=_bytes(env, "NCCL_BUFFSIZE", tuning.buffer),
+        chunk=_bytes(env, "NCCL_P2P_PCI_CHUNKSIZE", tuning.send_chunk["pcie"]),
+        nvlink_chunk=_bytes(env, "NCCL_P2P_NVL_CHUNKSIZE", tuning.send_chunk["nvlink"]),
+        send_channels=_number(env, "NCCL_NCHANNELS_PER_PEER", 1, tuning.most_channels, tuning.send_channels),
+    )
+
+
+_LEAST_BUFFER, _MOST_BUFFER = 1 << 10, 1 << 31
+
+
+def _bytes(env: Mapping[str, str], key: str, default: float) -> float:
+    text = env.get(key, "").strip()
+    if not text:
+        return default
+    if not re.fullmatch(r"\d{1,10}", text) or not _LEAST_BUFFER <= int(text) <= _MOST_BUFFER:
+        raise InputError(f"{key}={text[:20]!r}: expected a whole number of bytes from {_LEAST_BUFFER} to {_MOST_BUFFER}")
+    return float(text)
 
 
 def _number(env: Mapping[str, str], key: str, low: int, high: int, default: int) -> int:

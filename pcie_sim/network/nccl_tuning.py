@@ -135,19 +135,23 @@ class TimeModel:
         times = np.stack([self.time(op, algorithm, protocol, size) for algorithm, protocol in candidates])
         return candidates, np.argmin(times, axis=0)
 
-    def trimmed(self, algorithm: Algorithm, protocol: Protocol, channels: int, threads: int | None, size: float) -> tuple[int, int]:
-        """(channels, threads per channel) of one call: small ones get fewer channels, then fewer threads (src/enqueue.cc)."""
+    def trimmed(
+        self, algorithm: Algorithm, protocol: Protocol, channels: int, threads: int | None, size: NDArray[np.float64]
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """(channels, threads per channel) of a call of each size: small ones get fewer channels, then fewer threads (src/enqueue.cc)."""
+        import numpy as np
+
         rules = self.tuning.threads
         slow = algorithm == "ring" and protocol == "Simple" and self.ring.channels * self.ring.rate <= rules.slow_rate
         most = rules.slow_simple if slow else rules.most[protocol]
         if threads is not None and protocol != "LL128":
             most = min(threads, rules.most[protocol])
         worth = rules.bytes_per_thread[protocol] * (self.ranks if algorithm == "ring" and protocol == "LL" else 1)
-        while size < channels * most * worth and channels >= 2:
-            channels -= 1
-        while size < channels * most * worth and most % 128 == 0:
-            most //= 2
-        return channels, most
+        left = np.clip(np.floor(size / (most * worth)), 1, channels).astype(np.int64)
+        each = np.full(size.shape, most, dtype=np.int64)
+        for _ in range(8):
+            each = np.where((size < left * each * worth) & (each % 128 == 0), each // 2, each)
+        return left, np.maximum(each, min(most, rules.least))
 
 
 def switch_points(model: TimeModel, op: str, allowed: Allowed, low: float, high: float) -> tuple[tuple[float, Candidate], ...]:

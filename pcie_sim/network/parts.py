@@ -11,6 +11,7 @@ import numpy as np
 
 from pcie_sim.evidence import Evidence, weakest
 from pcie_sim.network.analytic import Lines
+from pcie_sim.network.channels import Lanes
 from pcie_sim.network.costs import Amount, library_costs
 from pcie_sim.network.library import Choice, choose
 from pcie_sim.network.placement import Fractions, Placement, View
@@ -35,9 +36,9 @@ class Parts:
         return tuple(dict.fromkeys((*self.base.sources, *self.step.sources, *self.wire.sources)))
 
 
-def parts_of(placed: Placement, protocol: Protocol, lines: Lines) -> Parts:
+def parts_of(placed: Placement, protocol: Protocol, lines: Lines, lanes: Lanes | None = None) -> Parts:
     """The uncertain parts of a placed call: its wire is as uncertain as its busiest link, the protocol's share and crowding together."""
-    view: View = placed.view(protocol)
+    view: View = placed.view(protocol, lanes)
     link = placed.link_rates[lines.busiest] if lines.busiest is not None else Amount(0.0, 0.0, "measured")
     factors = [link, view.share, placed.crowded]
     wire = Amount(

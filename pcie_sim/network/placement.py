@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Literal
@@ -12,12 +12,14 @@ from weakref import WeakKeyDictionary
 
 from pcie_sim.collectives import Schedule, build_schedule, options_of
 from pcie_sim.evidence import weakest
+from pcie_sim.network.channels import Lanes, Way, blend, channel_rate, one_pass, passes_left
 from pcie_sim.network.conditions import collapsed_uplinks
 from pcie_sim.network.costs import Amount, Costs, add, amount, library_costs
 from pcie_sim.network.events import FlowSet
 from pcie_sim.network.groups import switch_groups
-from pcie_sim.network.library import RING_OPS, Beliefs, beliefs
-from pcie_sim.specs.part import Protocol
+from pcie_sim.network.library import RING_OPS, beliefs
+from pcie_sim.network.nccl_rules import rules
+from pcie_sim.specs.part import LibraryTuning, Protocol
 
 if TYPE_CHECKING:
     from pcie_sim.network.analytic import Lines
@@ -26,6 +28,8 @@ if TYPE_CHECKING:
 Fractions = tuple[tuple[float, ...], ...]
 CROWD = 3
 """Flows in and out of one port from which it counts as crowded (the measurements behind the part's share)."""
+KERNELS = ".sm"
+"""``<gpu>.sm``: what the GPU's kernels read from and write to host memory together, as one capacity."""
 _LIBRARY_ALGORITHMS = ("ring", "tree")
 """Algorithms that the library runs on its channels, whose number caps an edge."""
 
@@ -49,7 +53,8 @@ def _network(route: Route) -> str | None:
 @dataclass(frozen=True)
 class View:
     """What a placement costs with one protocol. Per transfer: ``latency`` (s) and ``wire`` (wire bytes per message byte); per
-    class: ``caps`` (wire B/s). ``step`` is the mean start-up of a transfer, for its uncertainty and label.
+    class: ``caps`` (wire B/s). ``step`` is the mean start-up of a transfer, for its uncertainty and label. ``flight`` (s, per transfer)
+    is the part of a start-up in which a first pass of ``pass_bytes`` message bytes is moved (0: the protocol knows no passes).
     """
 
     latency: tuple[float, ...]
@@ -57,6 +62,8 @@ class View:
     caps: tuple[float, ...]
     step: Amount
     share: Amount
+    flight: tuple[float, ...] = ()
+    pass_bytes: float = 0.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,6 +85,8 @@ class Placement:
     link_rates: tuple[Amount, ...]
     routes: tuple[tuple[int, ...], ...]
     class_route: tuple[Route, ...]
+    pairs: tuple[Route, ...]
+    memory_step: Mapping[str, float]
     of_class: tuple[int, ...]
     fraction: tuple[float, ...]
     deps: tuple[tuple[int, ...], ...]
@@ -87,63 +96,31 @@ class Placement:
     largest_send: float
     peers: int
     crowded: Amount
-    thinks: Beliefs | None
+    version: str
     reasons: tuple[str, ...]
     transport: str
     transport_evidence: Amount
     access: Literal["write", "read"] = "write"
     channels: int = 1
-    _views: dict[str, View] = field(default_factory=dict)
-    _lines: dict[str, Lines] = field(default_factory=dict)
+    _views: dict[tuple[str, Lanes | None], View] = field(default_factory=dict)
+    _lines: dict[tuple[str, Lanes | None], Lines] = field(default_factory=dict)
 
-    def view(self, protocol: Protocol) -> View:
-        """Costs of every transfer with ``protocol`` (kept)."""
-        if protocol not in self._views:
-            self._views[protocol] = self._make_view(protocol)
-        return self._views[protocol]
+    def view(self, protocol: Protocol, lanes: Lanes | None = None) -> View:
+        """Costs of every transfer with ``protocol`` on ``lanes`` (kept; None: channels that bind nothing)."""
+        key = (protocol, lanes)
+        if key not in self._views:
+            self._views[key] = _view(self, protocol, lanes)
+        return self._views[key]
 
-    def _make_view(self, protocol: Protocol) -> View:
-        latency: list[float] = []
-        shares: list[float] = []
-        caps: list[float] = []
-        channels = self.thinks.channels if self.thinks is not None else 0
-        steps: list[Amount] = []
-        often = Counter(self.of_class)
-        for index, route in enumerate(self.class_route):
-            network = _network(route)
-            software, wire = self.costs.step(protocol, route.transport, network), amount(route.latency)
-            label = weakest((wire.evidence, self.transport_evidence.evidence))
-            weight = often[index] / len(self.of_class)
-            steps.append(Amount(software.value * weight, software.sigma, software.evidence, software.sources))
-            steps.append(Amount(wire.value * weight, wire.sigma, label, wire.sources))
-            latency.append(software.value + wire.value)
-            share = self.costs.link_share(protocol, network)
-            shares.append(share)
-            cap = route.flow_rate.value if route.flow_rate is not None else math.inf
-            if route.transport == "SHM" and self.costs.part is not None:
-                slowest = min((self.rate_of[name] for name in route.links if not name.endswith(".mem")), default=math.inf)
-                cap = min(cap, self.costs.share(protocol, "SHM").value * slowest / share)
-            ringed = self.thinks is not None and self.algorithm in _LIBRARY_ALGORITHMS and route.path_type != "NVL"
-            if ringed:
-                cap = min(cap, self.costs.channel_cap(protocol, route.transport, channels) / share)
-            caps.append(cap / self.channels)  # what holds for an edge is cut among the channels on it
-        kinds = dict.fromkeys((route.transport, _network(route)) for route in self.class_route)
-        widest = max(
-            (self.costs.share(protocol, *kind) for kind in kinds), key=lambda item: item.sigma, default=Amount(1.0, 0.0, "measured")
-        )
-        return View(
-            latency=tuple(latency[index] for index in self.of_class),
-            wire=tuple(part / shares[index] for part, index in zip(self.fraction, self.of_class, strict=True)),
-            caps=tuple(caps),
-            step=_mean(steps),
-            share=widest,
-        )
-
-    def flow_set(self, protocol: Protocol, size: float) -> FlowSet:
+    def flow_set(self, protocol: Protocol, size: float, lanes: Lanes | None = None) -> FlowSet:
         """The transfers of a message of ``size`` bytes as flows of wire bytes."""
-        view = self.view(protocol)
+        view = self.view(protocol, lanes)
         wire = [part * size for part in view.wire]
-        return FlowSet(self.capacity, self.routes, view.caps, self.of_class, wire, (), view.latency, self.deps, self.previous)
+        latency = view.latency
+        if view.pass_bytes:
+            early = float(passes_left(size, view.pass_bytes))
+            latency = tuple(start - early * wait for start, wait in zip(latency, view.flight, strict=True))
+        return FlowSet(self.capacity, self.routes, view.caps, self.of_class, wire, (), latency, self.deps, self.previous)
 
     def wire_load(self, protocol: Protocol) -> list[float]:
         """Seconds that each link is busy per message byte: wire bytes over its rate."""
@@ -154,6 +131,31 @@ class Placement:
     def rate_of(self) -> dict[str, float]:
         """Full rate of each link by name, B/s."""
         return {name: rate.value for name, rate in zip(self.links, self.link_rates, strict=True)}
+
+    @cached_property
+    def tuning(self) -> LibraryTuning | None:
+        """The library's own rules, where they are modelled."""
+        return None if self.costs.part is None else rules(self.costs.part.name, self.version)
+
+    @cached_property
+    def passes(self) -> float:
+        """Share of the message that one start-up stands for: a ring's piece, a whole broadcast, the largest send; 0 where the library
+        does not run the schedule itself.
+        """
+        if self.op not in RING_OPS:
+            return self.largest_send
+        if self.algorithm != "ring":
+            return 0.0
+        return 1.0 if self.op in ("broadcast", "reduce") else self.largest_send
+
+    def host_step(self, route: Route) -> float:
+        """Seconds of a small host-staged step in the memory that ``route`` goes through."""
+        return max((self.memory_step[name] for name in route.links if name in self.memory_step), default=0.0)
+
+    @cached_property
+    def both_ways(self) -> frozenset[str]:
+        """GPUs that send and receive: their kernels do both at once, whatever the transport of either."""
+        return frozenset(route.src for route in self.pairs) & frozenset(route.dst for route in self.pairs)
 
     @cached_property
     def user_load(self) -> list[float]:
@@ -173,6 +175,66 @@ class Placement:
                 return True
             seen |= crossed
         return False
+
+
+def _view(placed: Placement, protocol: Protocol, lanes: Lanes | None) -> View:
+    costs, tuning = placed.costs, placed.tuning
+    latency: list[float] = []
+    shares: list[float] = []
+    caps: list[float] = []
+    waits: list[float] = []
+    once = 0.0
+    steps: list[Amount] = []
+    bound: list[Amount] = []
+    often = Counter(placed.of_class)
+    for index, route in enumerate(placed.class_route):
+        network = _network(route)
+        software, wire = costs.step(protocol, route.transport, network), amount(route.latency)
+        label = weakest((wire.evidence, placed.transport_evidence.evidence))
+        weight = often[index] / len(placed.of_class)
+        steps.append(Amount(software.value * weight, software.sigma, software.evidence, software.sources))
+        steps.append(Amount(wire.value * weight, wire.sigma, label, wire.sources))
+        latency.append(software.value + wire.value)
+        share = costs.link_share(protocol, network)
+        shares.append(share)
+        alone = _alone(placed, route, protocol)
+        cap = alone.value
+        wait = 0.0
+        if lanes is not None and tuning is not None and costs.part is not None and route.transport != "NET" and route.path_type != "NVL":
+            way: Way = "shm" if route.transport == "SHM" else "p2p"
+            polled = placed.host_step(route) if way == "shm" else costs.part.step_software["LL"].value
+            all_channels = channel_rate(costs.part, tuning, protocol, way, lanes, polled)
+            cap = blend(costs.part, all_channels.value, cap) if way == "shm" else min(all_channels.value, cap)
+            if all_channels.value < alone.value:
+                alone = all_channels
+            if placed.passes:
+                wait, once = one_pass(costs.part, tuning, protocol, way, lanes, polled)
+        bound.append(alone)
+        caps.append(min(cap / share, route.flow_rate.value if route.flow_rate is not None else math.inf) / placed.channels)
+        waits.append(min(wait, latency[-1]))
+    return View(
+        latency=tuple(latency[index] for index in placed.of_class),
+        wire=tuple(part / shares[index] for part, index in zip(placed.fraction, placed.of_class, strict=True)),
+        caps=tuple(caps),
+        step=_mean(steps),
+        share=max(bound, key=lambda item: item.sigma, default=Amount(1.0, 0.0, "measured")),
+        flight=tuple(waits[index] for index in placed.of_class),
+        pass_bytes=once / placed.passes if placed.passes else 0.0,
+    )
+
+
+def _alone(placed: Placement, route: Route, protocol: Protocol) -> Amount:
+    """Most user bytes per second of one flow on ``route``, its channels apart: infinity where only what is shared binds."""
+    share = placed.costs.share(protocol, route.transport, _network(route))
+    if route.transport != "SHM" or placed.costs.part is None:
+        return Amount(math.inf, share.sigma, share.evidence, share.sources)
+    links = [name for name in route.links if not name.endswith(".mem")]
+    most = share.value * min((placed.rate_of[name] for name in links), default=math.inf)
+    line = placed.costs.part.line_share[protocol].value
+    for gpu in (route.src, route.dst):
+        both = 2.0 if gpu in placed.both_ways else 1.0
+        most = min(most, line * placed.rate_of.get(f"{gpu}{KERNELS}", math.inf) / both)
+    return Amount(most, share.sigma, share.evidence, share.sources)
 
 
 _KNOWN: WeakKeyDictionary[Topology, dict[object, Placement]] = WeakKeyDictionary()
@@ -249,7 +311,7 @@ class _Builder:
                 if step == len(rounds):
                     rounds.append([])
                 rounds[step].extend(item + offset for item in items)
-        routes = tuple(tuple(self.links[name] for name in route.links) for route in self.class_route)
+        routes = tuple(tuple(self.links[name] for name in self._links_of(route)) for route in self.class_route)
         capacity, rates, crowded = self._capacities(routes, of_class, rounds, reads=schedules[0].access == "read")
         pairs = {pair: self.topology.transport(*pair) for pair in self.pairs}
         labels = [item.evidence for item in pairs.values()]
@@ -264,6 +326,8 @@ class _Builder:
             link_rates=rates,
             routes=routes,
             class_route=tuple(self.class_route),
+            pairs=tuple(self.pairs.values()),
+            memory_step=self._memory_steps(),
             of_class=tuple(of_class),
             fraction=tuple(fraction),
             deps=tuple(deps),
@@ -273,13 +337,30 @@ class _Builder:
             largest_send=max(fraction, default=0.0),
             peers=max(len(gpus) for gpus in groups) - 1,
             crowded=crowded,
-            thinks=beliefs(self.topology, self.costs.part, groups) if self.op in RING_OPS else None,
+            version=self.topology.settings.ccl.version,
             reasons=tuple(dict.fromkeys(f"{item.kind}: {item.reason}" for item in pairs.values()))[:3],
             transport="+".join(sorted({route.transport for route in self.class_route})) or "none",
             transport_evidence=Amount(0.0, 0.0, weakest(labels)),
             access=schedules[0].access,
             channels=schedules[0].channels,
         )
+
+    def _links_of(self, route: Route) -> tuple[str, ...]:
+        """The route's capacities, with what the kernels of both ends read from and write to host memory where it goes through that."""
+        if route.transport != "SHM":
+            return route.links
+        ends = [gpu for gpu in (route.src, route.dst) if self.topology.kernel_rate(gpu) is not None]
+        return (*route.links, *(f"{gpu}{KERNELS}" for gpu in ends))
+
+    def _rate(self, name: str) -> Amount:
+        if name.endswith(KERNELS):
+            both = self.topology.kernel_rate(name.removesuffix(KERNELS))
+            return amount(both) if both is not None else Amount(math.inf, 0.0, "measured")
+        return amount(self.topology.links[name].rate)
+
+    def _memory_steps(self) -> dict[str, float]:
+        found = {name: self.topology.links[name].latency for name in self.links if name.endswith(".mem")}
+        return {name: step.value for name, step in found.items() if step is not None}
 
     def _ring(self, gpus: tuple[str, ...]) -> tuple[str, ...]:
         """The library's ring through ``gpus``, from the first of them on; as they are when its choices are not modelled."""
@@ -293,10 +374,10 @@ class _Builder:
         route = self.pairs.get((src, dst))
         if route is None:
             route = self.pairs[src, dst] = self.topology.path(src, dst)
-            for name in route.links:
+            for name in self._links_of(route):
                 self.links.setdefault(name, len(self.links))
         rate = route.flow_rate.value if route.flow_rate is not None else None
-        key = (route.links, rate, route.transport, route.latency.value, route.path_type)
+        key = (self._links_of(route), rate, route.transport, route.latency.value, route.path_type)
         if key not in self.classes:
             self.classes[key] = len(self.class_route)
             self.class_route.append(route)
@@ -309,9 +390,11 @@ class _Builder:
         reaches only a share of its own, and where the receivers read, a port of a GPU or switch that is so crowded only what its part
         says of reads; with posted-write collapse in force, an uplink that some round of writes makes collapse has only what is left.
         """
-        rates = [amount(self.topology.links[name].rate) for name in self.links]
+        rates = [self._rate(name) for name in self.links]
         relief = self.costs.memory_relief("Simple")  # the other protocols' differs by 2 %
-        capacity = [rate.value * (relief if name.endswith(".mem") else 1.0) for name, rate in zip(self.links, rates, strict=True)]
+        capacity = [
+            rate.value * (relief if name.endswith((".mem", KERNELS)) else 1.0) for name, rate in zip(self.links, rates, strict=True)
+        ]
         share = self.costs.crowded_share()
         used = Amount(1.0, 0.0, "measured")
         if share.value < 1.0:
@@ -325,8 +408,12 @@ class _Builder:
                     capacity[index] *= share.value
                     used = share
         if reads and self.costs.part is not None:
-            ports = [(up, self.links[f"{name[:-3]}.dn"]) for name, up in self.links.items() if f"{name[:-3]}.dn" in self.links]
-            shares = {self.links[name]: self.topology.links[name].read_share for name in self.links}
+            ports = [
+                (up, self.links[f"{name[:-3]}.dn"])
+                for name, up in self.links.items()
+                if name.endswith((".up", ".both")) and f"{name[:-3]}.dn" in self.links
+            ]
+            shares = {self.links[name]: self.topology.links[name].read_share for name in self.links if name in self.topology.links}
             for port in _crowded([pair for pair in ports if pair[0] != pair[1]], routes, of_class, rounds):
                 slower = shares[port[0]]
                 if slower is not None:

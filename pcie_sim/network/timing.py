@@ -11,6 +11,7 @@ import numpy as np
 from pcie_sim.errors import InputError, unknown_name
 from pcie_sim.evidence import Evidence, label_of_sum
 from pcie_sim.network.analytic import Lines, solve
+from pcie_sim.network.channels import Lanes
 from pcie_sim.network.events import simulate
 from pcie_sim.network.parts import Parts, choice_of, labelled_parts, parts_of, protocol_name
 from pcie_sim.network.placement import Fractions, Placement, place
@@ -77,10 +78,10 @@ def time_collective(
         raise InputError(f"engine {engine!r}: use analytic or event")
     gpus = _gpus(topology, op, ranks, order)
     found = choice_of(topology, op, (gpus,), np.asarray(float(size)), algorithm, protocol, fractions)
-    way, chosen = found.candidates[int(found.which)]
+    way, chosen, lanes, _ = next(found.pieces(np.asarray(float(size))))
     placed = place(topology, op, (gpus,), algorithm=way, fractions=fractions, chunks=chunks, channels=channels, as_given=order is not None)
     notes = found.notes if order is None else (*found.notes, *_order_notes(topology, placed, gpus, chosen, fractions))
-    return _Answer(topology, placed, chosen, size, launch).timing(engine, notes)
+    return _Answer(topology, placed, chosen, lanes, size, launch).timing(engine, notes)
 
 
 def _gpus(topology: Topology, op: str, ranks: int | None, order: Sequence[str] | None) -> tuple[str, ...]:
@@ -119,24 +120,26 @@ def _order_notes(
 class _Answer:
     """Puts a :class:`Timing` together from a placement and a protocol."""
 
-    def __init__(self, topology: Topology, placed: Placement, protocol: Protocol, size: int, launch: Literal["graph", "eager"]) -> None:
-        self.topology, self.placed, self.protocol, self.size, self.launch = topology, placed, protocol, size, launch
+    def __init__(
+        self, topology: Topology, placed: Placement, protocol: Protocol, lanes: Lanes | None, size: int, launch: Literal["graph", "eager"]
+    ) -> None:
+        self.topology, self.placed, self.protocol, self.lanes, self.size, self.launch = topology, placed, protocol, lanes, size, launch
 
     def timing(self, engine: Literal["analytic", "event"], notes: tuple[str, ...]) -> Timing:
         placed, protocol, size = self.placed, self.protocol, self.size
-        lines = solve(placed, protocol)
-        parts = parts_of(placed, protocol, lines)
+        lines = solve(placed, protocol, self.lanes)
+        parts = parts_of(placed, protocol, lines, self.lanes)
         steps_part, bytes_part = lines.evaluate(np.asarray(float(size)))
         steps_s, bytes_s = float(steps_part), float(bytes_part)
         if engine == "event":
-            run = simulate(placed.flow_set(protocol, float(size)))
+            run = simulate(placed.flow_set(protocol, float(size), self.lanes))
             wires = run.makespan
             ends = [parts.base.value + max((run.finish[index] for index in items), default=0.0) for items in placed.rounds]
             step_times = tuple(ends)
             shown = {"base": parts.base.value, "transfers": wires}
         else:
             wires = steps_s + bytes_s
-            step_times = tuple(start + unit * size for start, unit in lines.rounds)
+            step_times = lines.step_times(float(size))
             shown = {"base": parts.base.value, "steps": steps_s, "bytes": bytes_s}
         time = parts.base.value + wires
         sigma, label = self._spread(parts, steps_s, bytes_s)
@@ -203,7 +206,9 @@ class _Answer:
             )
         if placed.op in ("broadcast", "reduce") or placed.algorithm.endswith("tree"):
             found.append("the library's own number of pieces of a broadcast, reduce or tree: a fixed one is used")
-        if placed.access == "read" and all(self.topology.links[name].read_share is None for name in placed.links):
+        if placed.access == "read" and all(
+            self.topology.links[name].read_share is None for name in placed.links if name in self.topology.links
+        ):
             found.append("that crowded reads can cost more than writes: this box's parts have no figure")
         if placed.costs.part is not None:
             found.append("host-side skew between ranks, and the traffic of anything else on the links")

@@ -14,7 +14,7 @@ from pcie_sim.network import call_times, rank_order
 from pcie_sim.scoring.rows import Case, box, cases, key_of, scored
 from pcie_sim.specs.base import Quantity
 from pcie_sim.specs.ops import CollectiveCall, CollectiveOp
-from pcie_sim.specs.part import LibraryPart, Part, SocketPart
+from pcie_sim.specs.part import LibraryPart, Part, PciePart, Protocol, SocketPart
 from pcie_sim.study.measured import load_set
 from pcie_sim.topology import Topology, load_topology
 
@@ -107,11 +107,12 @@ START: dict[str, float] = {
     "simple_extra": 8.4e-6,
     "wire.LL": 0.38,
     "wire.Simple": 0.76,
-    "host.LL": 0.19,
-    "host.Simple": 0.5,
+    "duplex": 1.0,
     "host_step": 1.7e-6,
-    "channel.p2p": 1.2e10,
-    "channel.shm": 1.2e10,
+    "poll.p2p": 0.6,
+    "poll.shm": 0.6,
+    "channel.p2p": 1.5e10,
+    "channel.shm": 1.5e10,
     "floor": 4.0e-6,
 }
 """Where every fit begins, and the middle of its wide prior: round numbers near the library's own
@@ -121,7 +122,8 @@ PRIOR = 0.7
 NOISE = 0.1
 FLOOR_SHAPE = {1: 2.2, 2: 3.0, 4: 4.6, 8: 8.0}
 """Eager floor by GPUs, in units of ``floor``: grows a little slower than the number of GPUs."""
-_SHARES = ("wire.LL", "wire.Simple", "host.LL", "host.Simple")
+_SHARES = ("wire.LL", "wire.Simple", "poll.p2p", "poll.shm")
+_WAYS: tuple[Literal["p2p"], Literal["shm"]] = ("p2p", "shm")
 
 
 def _with(quantity: Quantity, value: float) -> Quantity:
@@ -135,11 +137,8 @@ def parts_with(constants: Constants) -> dict[str, Part]:
     scale = value["base"] / part.base_latency["all_reduce"].value
     more = part.step_software["LL128"].value - part.step_software["LL"].value
     wire = {name: _with(part.wire_share[name], value[f"wire.{name}"]) for name in ("LL", "Simple")}
-    host = {name: _with(part.wire_share_host[name], value[f"host.{name}"]) for name in ("LL", "Simple")}
-    ratios = (
-        part.wire_share["LL128"].value / part.wire_share["Simple"].value,
-        part.wire_share_host["LL128"].value / part.wire_share_host["Simple"].value,
-    )
+    poll = cast(Mapping[str, Quantity], part.poll_share)
+    ratio = part.wire_share["LL128"].value / part.wire_share["Simple"].value
     step = {
         "LL": _with(part.step_software["LL"], value["step.LL"]),
         "LL128": _with(part.step_software["LL128"], value["step.LL"] + more),
@@ -149,18 +148,29 @@ def parts_with(constants: Constants) -> dict[str, Part]:
         "base_latency": {op: _with(cost, cost.value * scale) for op, cost in part.base_latency.items()},
         "step_software": step,
         "simple_extra_latency": _with(part.simple_extra_latency, value["simple_extra"]),
-        "wire_share": {**wire, "LL128": _with(part.wire_share["LL128"], value["wire.Simple"] * ratios[0])},
-        "wire_share_host": {**host, "LL128": _with(part.wire_share_host["LL128"], value["host.Simple"] * ratios[1])},
-        "channel_rate": {kind: _with(part.channel_rate[kind], value[f"channel.{kind}"]) for kind in ("p2p", "shm")},
+        "wire_share": {**wire, "LL128": _with(part.wire_share["LL128"], value["wire.Simple"] * ratio)},
+        "channel_rate": {way: _channels(part.channel_rate[way], value[f"channel.{way}"]) for way in _WAYS},
+        "poll_share": {way: _with(poll[way], value[f"poll.{way}"]) for way in _WAYS},
         "eager_floor": {gpus: _with(part.eager_floor[8], value["floor"] * shape) for gpus, shape in FLOOR_SHAPE.items()},
     }
-    found: dict[str, Part] = {"nccl": part.model_copy(update=update)}
+    pcie = catalog.load_typed_part("pcie", PciePart)
+    duplex = _with(cast(Quantity, pcie.kernel_duplex_share), value["duplex"])
+    found: dict[str, Part] = {
+        "nccl": part.model_copy(update=update),
+        "pcie": pcie.model_copy(update={"kernel_duplex_share": duplex}),
+    }
     for name in catalog.names("parts"):
         socket = catalog.load_part(name)
         if isinstance(socket, SocketPart):
             changed = {"host_step_latency": _with(socket.host_step_latency, value["host_step"])}
             found[name] = socket.model_copy(update=changed)
     return found
+
+
+def _channels(table: Mapping[Protocol, Quantity], simple: float) -> dict[Protocol, Quantity]:
+    """Simple's fitted; LL128's keeps its ratio to it."""
+    ratio = simple / table["Simple"].value
+    return {name: _with(quantity, quantity.value * ratio) for name, quantity in table.items()}
 
 
 def _values(vector: Iterable[float]) -> dict[str, float]:

@@ -33,6 +33,9 @@ class PciePart(Spec):
     """Bytes of framing, header and CRC per TLP."""
     link_layer_share: Quantity
     """Share left after ACK, flow-control and SKIP traffic (0..1)."""
+    kernel_duplex_share: Quantity | None = None
+    """What the kernels of one GPU read from and write to host memory at once, both together, over the rate of its link in one
+    direction (copy engines reach twice the link's rate)."""
     contended_share: Quantity | None = None
     """Share of a link's rate that two or more flows in one direction reach together, where the chip above has no own figure."""
     fan_share: Quantity | None = None
@@ -204,6 +207,10 @@ class ThreadRules(Spec):
     """Simple in a ring whose believed rate is at most ``slow_rate`` (B/s)."""
     slow_rate: float
     bytes_per_thread: dict[Protocol, int]
+    least: int
+    """A call keeps this many, however small it is."""
+    send: int
+    """Threads of one channel of a send, its receiving half apart."""
 
 
 class EnvironmentNames(Spec):
@@ -265,8 +272,18 @@ class LibraryTuning(Spec):
     fallback_rate: float
     """Bandwidth believed when no rate of the search fits."""
     most_channels: int
-    usual_channels: int
-    """Channels of an ordinary box, with which the part's wire shares were measured; fewer bind by ``channel_rate``."""
+    buffer: Annotated[float, Field(gt=0)]
+    """Buffer of Simple per channel and peer, bytes (NCCL_BUFFSIZE's default) ..."""
+    slices: Annotated[int, Field(gt=0)]
+    """... and the slices that it holds."""
+    send_chunk: dict[Literal["pcie", "nvlink"], float]
+    """Chunk of a send, bytes, by the kind of link (defaults of NCCL_P2P_PCI_CHUNKSIZE and NCCL_P2P_NVL_CHUNKSIZE)."""
+    send_channels: Annotated[int, Field(gt=0)]
+    """Channels of one send on PCIe (NCCL_NCHANNELS_PER_PEER's default) ..."""
+    send_part: Annotated[float, Field(gt=0)]
+    """... of which a message up to this size uses one, bytes."""
+    line_bytes: dict[Protocol, int]
+    """User bytes that a thread polls for at once; 0: does not poll line by line."""
     threads: ThreadRules
     p2p_ll_threshold: float
     """Largest send to one peer that goes by LL, bytes."""
@@ -297,8 +314,22 @@ class LibraryPart(Spec):
     """User bytes over bytes that cross a link by the protocol's own format (flags beside data)."""
     simple_extra_latency: Quantity
     """Added fixed cost of Simple over LL per call, s."""
-    channel_rate: dict[Literal["p2p", "shm"], Quantity]
-    """Most that one channel moves, B/s, by transport."""
+    channel_rate: dict[Literal["p2p", "shm"], dict[Protocol, Quantity]]
+    """Most that one channel with all its threads moves, user B/s, by transport and protocol (LL: see ``poll_share``)."""
+    poll_share: dict[Literal["p2p", "shm"], Quantity] | None = None
+    """What a thread waits for its next line (LL), as a share of ``step_software`` (p2p: it polls the GPU's own memory) or of the
+    socket's ``host_step_latency`` (shm): a channel moves the lines of all its threads in that time.
+    """
+    half_threads: dict[Literal["p2p", "shm"], Quantity] | None = None
+    """Threads with which a channel running Simple moves half of what it would with very many; LL128 goes with the threads."""
+    slice_latency: dict[Literal["p2p", "shm"], Quantity] | None = None
+    """Handing one slice of Simple (a quarter of the buffer) to the next rank, s: what small buffers pay more often."""
+    send_channel_rate: dict[Literal["p2p", "shm"], Quantity] | None = None
+    """Most that one channel of a send moves with large chunks, B/s."""
+    send_chunk_latency: dict[Literal["p2p", "shm"], Quantity] | None = None
+    """Handing one chunk of a send over, s."""
+    rate_blend: Quantity | None = None
+    """How sharply a host-staged flow turns from its channels' limit to its links': the exponent p of (a^-p + b^-p)^(-1/p)."""
     peer_issue: Quantity | None = None
     """Added per peer of an All-to-All, s."""
     crowded_port_share: Quantity | None = None

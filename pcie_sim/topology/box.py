@@ -11,11 +11,12 @@ from pydantic import ValidationError
 
 from pcie_sim import catalog
 from pcie_sim.errors import InputError, unknown_name
+from pcie_sim.specs.base import Quantity
 from pcie_sim.specs.gpu import GpuSpec, PcieLink
 from pcie_sim.specs.machine import CclSettings, SettingsSpec, TopologySpec
 from pcie_sim.specs.messages import readable
 from pcie_sim.specs.part import PciePart, WriteCollapse
-from pcie_sim.topology.capacity import Capacity, build_capacities, trained_link
+from pcie_sim.topology.capacity import Capacity, build_capacities, kernel_rate, trained_link
 from pcie_sim.topology.graph import to_graph
 from pcie_sim.topology.network import network_plan, network_route
 from pcie_sim.topology.policy import Pair, Transport, check_env, decide
@@ -211,6 +212,16 @@ class Topology:
             InputError: unknown GPU, ``a == b``, sockets that are not joined, or hosts without a network between them.
         """
         return self._route("NET", a, b)
+
+    def kernel_rate(self, gpu: str) -> Quantity | None:
+        """What the kernels of ``gpu`` read from and write to host memory at once, together, B/s; None when the part ``pcie`` has no figure.
+
+        Raises:
+            InputError: unknown GPU.
+        """
+        self._check(gpu)
+        port = self._links.get(f"{gpu}.up")
+        return None if port is None else kernel_rate(catalog.load_typed_part(_PCIE_PART, PciePart), port.rate)
 
     def sm_route(self, a: str, b: str, *, access: Access = "write") -> Route:
         """Loads and stores of a kernel (custom AllReduce): :meth:`route`, but through system memory without ForceP2P.

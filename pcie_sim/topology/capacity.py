@@ -9,7 +9,7 @@ from pcie_sim.errors import NoDataError
 from pcie_sim.specs.base import Quantity
 from pcie_sim.specs.gpu import PcieLink
 from pcie_sim.specs.part import PciePart, SocketPart, SwitchPart
-from pcie_sim.topology.quantities import product, scaled
+from pcie_sim.topology.quantities import bounds, product, scaled
 from pcie_sim.topology.tree import Tree, Where
 
 
@@ -112,6 +112,15 @@ def build_capacities(tree: Tree, pcie: PciePart, where: Where) -> tuple[Mapping[
     for name, socket in tree.sockets.items():
         found[f"{name}.mem"] = Capacity(f"{name}.mem", socket.memory_bandwidth, socket.host_step_latency)
     return found, tuple(notes)
+
+
+def kernel_rate(pcie: PciePart, port: Quantity) -> Quantity | None:
+    """What the kernels of a GPU behind a port of rate ``port`` read from and write to host memory at once, together, B/s."""
+    share = pcie.kernel_duplex_share
+    if share is None:
+        return None
+    low, high = bounds(share)
+    return product(port.value * share.value, "B/s", (port, share), ((low / share.value, high / share.value),))
 
 
 def _shares(tree: Tree, pcie: PciePart, name: str) -> tuple[Quantity | None, Quantity | None, Quantity | None]:

@@ -134,15 +134,17 @@ def test_switch_points_tell_the_boxes_of_a_public_table(
 
 def test_small_calls_get_fewer_channels_and_threads() -> None:
     # NVIDIA/nccl:src/enqueue.cc by hand, 8 ranks: a channel of LL is worth 512 x 64 B, one of Simple 512 x 64 B
-    assert [model(8).trimmed("ring", "LL", 4, None, size) for size in (131072, 65536, 16384, 1024)] == [
-        (4, 512),
-        (2, 512),
-        (1, 256),
-        (1, 64),
-    ]
-    assert model(8).trimmed("ring", "Simple", 4, None, 1 << 20) == (4, 512)
-    assert model(8, 1e8).trimmed("ring", "Simple", 2, None, 1 << 20) == (2, 256)
-    assert model(8).trimmed("ring", "LL", 4, 128, 131072) == (4, 128)
+    def trimmed(ranks: int, protocol: str, channels: int, threads: int | None, *sizes: float, **more: float) -> list[tuple[int, int]]:
+        found = model(ranks, **more).trimmed("ring", protocol, channels, threads, np.asarray(sizes))  # type: ignore[arg-type]
+        return [(int(a), int(b)) for a, b in zip(*found, strict=True)]
+
+    assert trimmed(8, "LL", 4, None, 131072, 65536, 16384, 1024) == [(4, 512), (2, 512), (1, 256), (1, 128)]
+    assert trimmed(8, "Simple", 4, None, 1 << 20) == [(4, 512)]
+    assert trimmed(8, "Simple", 2, None, 1 << 20, rate=1e8) == [(2, 256)]
+    assert trimmed(8, "LL", 4, 128, 131072) == [(4, 128)]
+    # 2 ranks, 4 channels as the library itself says them (NCCL 2.28.9, NCCL_DEBUG_SUBSYS=TUNING, two H200 host-staged)
+    told = trimmed(2, "LL", 4, None, 1024, 8192, 14336, 16384, 24576, 32768, 262144)
+    assert [channels for channels, _ in told] == [1, 1, 1, 2, 3, 4, 4]
 
 
 def test_ll_gives_way_to_simple_where_the_tables_say() -> None:
@@ -314,7 +316,7 @@ def test_a_tree_runs_once_there_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         ({"NCCL_IB_DISABLE": "1"}, "no effect inside one box"),
         ({"NCCL_GRAPH_FILE": "graph.xml"}, "the file is not read"),
-        ({"NCCL_BUFFSIZE": "8388608"}, "not predicted"),
+        ({"NCCL_SHM_LOCALITY": "1"}, "not predicted"),
         ({"NCCL_P2P_LEVL": "SYS"}, "nearest: NCCL_P2P_LEVEL"),
         ({"NCCL_DEBUG": "INFO"}, None),
         ({"CUDA_DEVICE_MAX_CONNECTIONS": "1"}, None),
