@@ -4,11 +4,14 @@ A new algorithm is a builder under :func:`register` in a file imported here; eve
 """
 
 from pcie_sim.collectives import direct, halving, hierarchical, ring, shots, tree
-from pcie_sim.collectives.registry import OPS, Groups, algorithms, build_schedule, default_algorithm, options_of, register
+from pcie_sim.collectives.registry import MOST_CHUNKS, OPS, Groups, algorithms, build_schedule, default_algorithm, options_of, register
 from pcie_sim.collectives.schedule import Schedule, ScheduleError, Transfer
+from pcie_sim.collectives.trees import PIPELINE_CHUNKS
 
 __all__ = [
+    "MOST_CHUNKS",
     "OPS",
+    "PIPELINE_CHUNKS",
     "Groups",
     "Schedule",
     "ScheduleError",

@@ -57,3 +57,12 @@ def chain(ranks: int) -> Schedule:
     """The message hops 0 -> 1 -> ... -> n - 1, whole, each rank sending on what it has received (a pipeline's hops)."""
     transfers = tuple(Transfer(rank, rank + 1, 1.0, (rank - 1,) if rank else (), rank, (0,)) for rank in range(ranks - 1))
     return Schedule("send_recv", "chain", ranks, transfers, ranks - 1, (1.0,))
+
+
+@register("send_recv", "shift")
+def shift(ranks: int) -> Schedule:
+    """Every rank sends a message to the next one and receives the one before's, all at once: what nccl-tests' sendrecv_perf times.
+    Chunk r is rank r's message.
+    """
+    transfers = tuple(Transfer(rank, (rank + 1) % ranks, 1.0, (), 0, (rank,)) for rank in range(ranks))
+    return Schedule("send_recv", "shift", ranks, transfers, 1, (1.0,) * ranks)

@@ -29,6 +29,8 @@ def initial_state(schedule: Schedule) -> list[State]:
         return [{chunk: frozenset((rank,)) for chunk in chunks if _owner(schedule, chunk) == rank} for rank in ranks]
     if op == "all_to_all":
         return [{rank * schedule.ranks + dst: frozenset((rank,)) for dst in ranks} for rank in ranks]
+    if schedule.algorithm == "shift":
+        return [{rank: frozenset((rank,))} for rank in ranks]
     return [dict.fromkeys(chunks, frozenset((0,))) if rank == 0 else {} for rank in ranks]
 
 
@@ -48,6 +50,9 @@ def promised_state(schedule: Schedule) -> list[State]:
     if op == "all_to_all":
         n = schedule.ranks
         return [{src * n + rank: frozenset((src,)) for src in ranks if schedule.chunk_fractions[src * n + rank] > 0} for rank in ranks]
+    if schedule.algorithm == "shift":
+        before = [(rank - 1) % schedule.ranks for rank in ranks]
+        return [{other: frozenset((other,))} for other in before]
     if op == "send_recv":
         receivers = {1} if schedule.algorithm == "direct" else set(ranks)
         return [dict.fromkeys(chunks, frozenset((0,))) if rank in receivers else {} for rank in ranks]
@@ -74,7 +79,7 @@ def _shape(schedule: Schedule) -> None:
             raise ScheduleError(f"{schedule.op}/{schedule.algorithm}: a chunk has the share {share}")
     if schedule.op in ("all_gather", "reduce_scatter") and len(schedule.chunk_fractions) % schedule.ranks:
         raise ScheduleError(f"{schedule.op}/{schedule.algorithm}: {len(schedule.chunk_fractions)} chunks do not divide over the ranks")
-    if schedule.op != "all_to_all" and not fractions_equal(total(schedule.chunk_fractions), 1.0):
+    if schedule.op != "all_to_all" and schedule.algorithm != "shift" and not fractions_equal(total(schedule.chunk_fractions), 1.0):
         raise ScheduleError(
             f"{schedule.op}/{schedule.algorithm}: the chunks add up to {total(schedule.chunk_fractions)}, not to the message"
         )

@@ -65,7 +65,7 @@ class Rounds:
         self._coming = []
         self.step += 1
 
-    def schedule(self, op: str, algorithm: str, *, access: Literal["write", "read"] = "write") -> Schedule:
+    def schedule(self, op: str, algorithm: str, *, access: Literal["write", "read"] = "write", kernel: bool = False) -> Schedule:
         """What was written down; rounds in which nothing moves are dropped."""
         used = {step: place for place, step in enumerate(sorted({transfer.step for transfer in self.transfers}))}
         transfers = tuple(
@@ -76,4 +76,4 @@ class Rounds:
             )
             for item in self.transfers
         )
-        return Schedule(op, algorithm, self.ranks, transfers, len(used), self.shares, access)
+        return Schedule(op, algorithm, self.ranks, transfers, len(used), self.shares, access, kernel=kernel)

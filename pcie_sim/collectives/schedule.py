@@ -45,7 +45,8 @@ class Schedule:
     ``src * ranks + dst`` is what ``src`` sends to ``dst``; for the other ops the chunks cut the message into pieces, those of
     all_gather and reduce_scatter in equal numbers for rank 0, rank 1 and so on. ``access`` says who moves the bytes: the sender
     (``write``: posted writes into the receiver's memory) or the receiver (``read``: it loads from the sender's). ``channels`` is
-    how many equal copies of the pattern run side by side, each with its share of every edge's bytes.
+    how many equal copies of the pattern run side by side, each with its share of every edge's bytes. ``kernel``: a serving engine's
+    own kernel, not the collective library, runs it.
     """
 
     op: str
@@ -56,6 +57,7 @@ class Schedule:
     chunk_fractions: tuple[float, ...]
     access: Literal["write", "read"] = "write"
     channels: int = 1
+    kernel: bool = False
 
     @cached_property
     def stream_predecessor(self) -> tuple[int, ...]:

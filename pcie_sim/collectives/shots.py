@@ -27,7 +27,7 @@ def _one_shot(ranks: int, algorithm: str, access: Literal["write", "read"]) -> S
     rounds = Rounds(ranks, (1.0,))
     for src, dst in _pairs(ranks):
         rounds.send(src, dst, (0,), reduce=True, own_input=True)
-    return rounds.schedule("all_reduce", algorithm, access=access)
+    return rounds.schedule("all_reduce", algorithm, access=access, kernel=True)
 
 
 def _scatter(rounds: Rounds) -> None:
@@ -46,7 +46,7 @@ def _two_shot(ranks: int, algorithm: str, access: Literal["write", "read"]) -> S
     rounds = Rounds(ranks, (1.0 / ranks,) * ranks)
     _scatter(rounds)
     _gather(rounds)
-    return rounds.schedule("all_reduce", algorithm, access=access)
+    return rounds.schedule("all_reduce", algorithm, access=access, kernel=True)
 
 
 @register("all_reduce", "one_shot_push")

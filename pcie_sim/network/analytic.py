@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 
 from pcie_sim.network.channels import Lanes, passes_left
 from pcie_sim.network.events import FlowSet, simulate
-from pcie_sim.network.placement import Placement, View
+from pcie_sim.network.placement import Placement
+from pcie_sim.network.views import View
 from pcie_sim.specs.part import Protocol
 
 if TYPE_CHECKING:

@@ -12,7 +12,6 @@ from pcie_sim.errors import InputError
 from pcie_sim.evidence import Evidence, label_of_sum, weakest
 from pcie_sim.network.analytic import solve
 from pcie_sim.network.costs import Amount
-from pcie_sim.network.custom import NAME as CUSTOM
 from pcie_sim.network.custom import kernel
 from pcie_sim.network.parts import Parts, choice_of, labelled_parts, latency_sigma, parts_of, protocol_name
 from pcie_sim.network.placement import Placement, place
@@ -76,19 +75,18 @@ def call_times(
     found = choice_of(topology, call.op, groups, size, algorithm, protocol, call.fractions)
     mix = _Mix(size)
     for way, name, lanes, mask in found.pieces(size):
-        placed = place(topology, call.op, groups, algorithm=way, fractions=call.fractions)
+        pieces = lanes.pieces if lanes is not None else None
+        placed = place(topology, call.op, groups, algorithm=way, fractions=call.fractions, chunks=pieces)
         lines = solve(placed, name, lanes)
         mix.put(mask, parts_of(placed, name, lines, lanes), *lines.evaluate(size), protocol_name(placed, name))
     notes = found.notes
     if custom is not None and call.op == "all_reduce":
-        own, more = kernel(topology, groups, custom)
-        notes = (*notes, *more)
-        mask = np.zeros(size.shape, dtype=bool) if own is None else size <= own.most
-        if own is not None and np.any(mask):
-            parts = Parts(own.base, Amount(0.0, 0.0, own.base.evidence), own.per_byte)
-            mix.put(mask, parts, np.zeros(size.shape), size * own.per_byte.value, CUSTOM)
+        own = kernel(topology, groups, custom)
+        for shown, mask, shot, lines in () if own is None else own.pieces(size):
+            mix.put(mask, parts_of(shot, "Simple", lines), *lines.evaluate(size), shown)
+        mix.sources = () if own is None else (own.source,)
     if launch == "eager":
-        mix.hold(placed.costs.floor(sum(len(group) for group in groups)))
+        mix.hold(placed.costs.floor(sum(len(group) for group in groups), call.op))
     return mix.times(placed, notes)
 
 
@@ -102,6 +100,7 @@ class _Mix:
         self.used: list[Parts] = []
         self.labelled: list[tuple[float, Evidence]] = []
         self.floor: Amount | None = None
+        self.sources: tuple[str, ...] = ()
 
     def put(self, mask: np.ndarray, parts: Parts, steps_s: Array, bytes_s: Array, name: str) -> None:
         """The sizes of ``mask`` take the base of ``parts``, ``steps_s`` and ``bytes_s`` (s)."""
@@ -129,7 +128,7 @@ class _Mix:
     def times(self, placed: Placement, notes: tuple[str, ...]) -> CallTimes:
         """Everything put so far as one answer."""
         latency_parts = [part for parts in self.used for part in (parts.base, parts.step)]
-        sources = [source for parts in self.used for source in parts.sources]
+        sources = [*(source for parts in self.used for source in parts.sources), *self.sources]
         if self.floor is not None:
             latency_parts.append(self.floor)
             sources += self.floor.sources

@@ -155,19 +155,29 @@ def _staged(
     """Pairs through host memory that peer access could serve if the library were allowed to."""
     peers = {"NCCL_P2P_LEVEL": "SYS", "NCCL_P2P_DISABLE": "0"}
     open_box = _with(topology, peers)
-    pairs = [(a, b) for group in groups for a in group for b in group if a != b]
-    held = [(a, b) for a, b in pairs if topology.transport(a, b).kind == "SHM" and open_box.transport(a, b).kind == "P2P"]
+    pairs = [(a, b, _near(topology, group, a)) for group in groups for a in group for b in group if a != b]
+    held = [
+        (a, b, near)
+        for a, b, near in pairs
+        if topology.transport(a, b, gpus=near).kind == "SHM" and open_box.transport(a, b, gpus=near).kind == "P2P"
+    ]
     if not held:
         return None
-    level = max((topology.path_type(a, b) for a, b in held), key=LEVELS.index)
+    level = max((topology.path_type(a, b) for a, b, _ in held), key=LEVELS.index)
+    first, second, count = held[0]
     other, _ = _times(open_box, groups, size, custom=custom)
     disabled = topology.settings.env.get("NCCL_P2P_DISABLE", "").strip() == "1"
     text = (
         f"{len(held)} of {len(pairs)} directed pairs go through host memory although peer access is granted "
-        f"({topology.transport(*held[0]).reason.partition(':')[0]})"
+        f"({topology.transport(first, second, gpus=count).reason.partition(':')[0]})"
     )
     setting = f"NCCL_P2P_LEVEL={level}" + (" without NCCL_P2P_DISABLE" if disabled else "")
     return CclWarning("shm", text, setting, round(size), base, base - other)
+
+
+def _near(topology: Topology, group: Sequence[str], gpu: str) -> int:
+    """GPUs of the group on the host of ``gpu``."""
+    return sum(topology.host_of(other) == topology.host_of(gpu) for other in group)
 
 
 def _between(topology: Topology, gpus: tuple[str, ...]) -> tuple[CclWarning, ...]:

@@ -11,6 +11,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
+from pcie_sim.collectives import MOST_CHUNKS, PIPELINE_CHUNKS
 from pcie_sim.network.costs import Amount, amount
 from pcie_sim.network.nccl_tuning import TimeModel
 from pcie_sim.specs.part import Algorithm, LibraryPart, LibraryTuning, Protocol
@@ -31,6 +32,8 @@ class Lanes:
     buffer: float
     chunk: float | None = None
     """None: a ring or tree, not a send."""
+    pieces: int | None = None
+    """Pieces of a pipelined broadcast, reduce or tree; None: the schedule's own number."""
 
 
 @dataclass(frozen=True)
@@ -44,6 +47,7 @@ class LaneRule:
     buffer: float
     chunk: float
     share: float = 1.0
+    pipelined: bool = False
 
     def lanes(self, algorithm: str, protocol: Protocol, size: NDArray[np.float64]) -> list[tuple[Lanes, NDArray[np.bool_]]]:
         """The different lanes among ``size``, each with the mask of its sizes."""
@@ -58,11 +62,22 @@ class LaneRule:
             channels = np.clip(parts, 1, self.channels) if protocol == "LL" else np.full(size.shape, self.channels)
             threads = np.full(size.shape, self.tuning.threads.send)
             chunk = self.chunk
+        pieces = self._pieces(algorithm, protocol, size, channels)
         found: list[tuple[Lanes, NDArray[np.bool_]]] = []
-        for pair in sorted({(int(a), int(b)) for a, b in zip(channels.flat, threads.flat, strict=True)}):
-            mask = (channels == pair[0]) & (threads == pair[1])
-            found.append((Lanes(*pair, self.buffer, chunk), mask))
+        for a, b, c in sorted({(int(a), int(b), int(c)) for a, b, c in zip(channels.flat, threads.flat, pieces.flat, strict=True)}):
+            mask = (channels == a) & (threads == b) & (pieces == c)
+            found.append((Lanes(a, b, self.buffer, chunk, c or None), mask))
         return found
+
+    def _pieces(self, algorithm: str, protocol: Protocol, size: NDArray[np.float64], channels: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Slices of Simple's buffer that a pipelined message fills, as a power of two from the schedules' own number up; 0: that number."""
+        import numpy as np
+
+        if protocol != "Simple" or not (self.pipelined or "tree" in algorithm):
+            return np.zeros(size.shape, dtype=np.int64)
+        slices = np.maximum(size / (self.buffer / self.tuning.slices * channels), 1.0)
+        power = 2 ** np.ceil(np.log2(slices)).astype(np.int64)
+        return np.where(power > PIPELINE_CHUNKS, np.minimum(power, MOST_CHUNKS), 0)
 
 
 def channel_rate(part: LibraryPart, tuning: LibraryTuning, protocol: Protocol, way: Way, lanes: Lanes, step_s: float) -> Amount:

@@ -16,7 +16,7 @@ from pcie_sim.errors import NoDataError
 from pcie_sim.evidence import Evidence, weakest
 from pcie_sim.specs.base import Quantity
 from pcie_sim.specs.machine import CclSettings
-from pcie_sim.specs.part import LibraryPart, NetTransportPart, Protocol
+from pcie_sim.specs.part import AllReduceKernelPart, LibraryPart, NetTransportPart, Protocol
 
 if TYPE_CHECKING:
     import numpy as np
@@ -92,20 +92,24 @@ class Costs:
         table = self.part.wire_share_host if transport == "SHM" else self.part.wire_share
         return amount(table[protocol])
 
-    def link_share(self, protocol: Protocol, network: str | None = None) -> float:
-        """User bytes over bytes charged to PCIe and socket links, whatever the transport inside a host: flows that share a port or an
-        uplink lose together (measured peer-to-peer). A host-staged flow is slower by itself (flags and reads across host memory): it is
-        capped, too. Over a network only what its transport really sends is charged.
+    def link_share(self, protocol: Protocol, transport: str, network: str | None = None) -> float:
+        """User bytes over bytes charged to PCIe and socket links: flows that share a port or an uplink lose together. Host-staged ones
+        lose what one of them was measured to lose (what holds a GPU's kernels back is a capacity of its own); over a network only what
+        its transport really sends is charged.
         """
         if self.part is None:
             return 1.0
         if network is not None:
             return load_typed_part(network, NetTransportPart).line_share[protocol].value
+        if transport == "SHM":
+            return self.part.line_share[protocol].value * self.part.wire_share_host["Simple"].value
         return self.part.wire_share[protocol].value
 
-    def memory_relief(self, protocol: Protocol) -> float:
-        """Bytes charged to links over bytes that host memory sees: memory carries the protocol's lines, not the links' losses."""
-        return 1.0 if self.part is None else self.part.line_share[protocol].value / self.part.wire_share[protocol].value
+    def memory_relief(self) -> float:
+        """Bytes that host-staged flows charge to links over bytes that host memory and kernels see: those carry the protocol's lines,
+        not the links' losses.
+        """
+        return 1.0 if self.part is None else 1.0 / self.part.wire_share_host["Simple"].value
 
     def extrapolates(self, ranks: int, size: NDArray[np.float64]) -> NDArray[np.bool_]:
         """Whether the constants were never measured at so many ranks, or messages of ``size`` bytes."""
@@ -120,19 +124,64 @@ class Costs:
             outside = (size < self.part.covered_bytes[0]) | (size > self.part.covered_bytes[1])
         return np.asarray(outside)
 
-    def crowded_share(self) -> Amount:
-        """Share of its rate that a GPU's port reaches with three or more flows in and out at once."""
-        if self.part is None or self.part.crowded_port_share is None:
-            return Amount(1.0, 0.0, "measured")
-        return amount(self.part.crowded_port_share)
-
-    def floor(self, gpus: int) -> Amount:
-        """Least time per call when eager calls follow each other (the CPU's issue floor), by GPUs driven."""
+    def floor(self, gpus: int, op: str) -> Amount:
+        """Least time per call when eager calls follow each other (the CPU's issue floor), by GPUs driven; sends have their own."""
         if self.part is None:
             return Amount(0.0, 0.0, "measured")
         table = self.part.eager_floor
         fits = [count for count in table if count <= gpus]
-        return amount(table[max(fits)] if fits else table[min(table)])
+        found = amount(table[max(fits)] if fits else table[min(table)])
+        if op == "send_recv" and self.part.eager_send_share is not None:
+            share = amount(self.part.eager_send_share)
+            return Amount(found.value * share.value, found.sigma, found.evidence, (*found.sources, *share.sources))
+        return found
+
+
+@dataclass(frozen=True)
+class KernelCosts(Costs):
+    """The constants of an engine's own AllReduce kernel; the issue floor of eager calls stays that of ``part``'s measurements.
+
+    It knows no protocols and transports: those arguments of :class:`Costs` mean nothing here.
+    """
+
+    kernel: AllReduceKernelPart
+
+    def base(self, op: str, protocol: Protocol, peers: int) -> Amount:  # noqa: ARG002
+        """Fixed cost of one call with ``peers`` peers, exchanges apart."""
+        own, issue, exchange = amount(self.kernel.base), amount(self.kernel.peer_issue), self.kernel.exchange.value
+        first = Amount(max(0.0, own.value - exchange), own.sigma, own.evidence, own.sources)
+        return add([first, Amount(issue.value * max(0, peers - 1), issue.sigma, issue.evidence, issue.sources)])
+
+    def step(self, protocol: Protocol, transport: str, network: str | None = None) -> Amount:  # noqa: ARG002
+        """One exchange of all pairs, the way apart."""
+        return amount(self.kernel.exchange)
+
+    def share(self, protocol: Protocol, transport: str, network: str | None = None) -> Amount:  # noqa: ARG002
+        """Bytes per second of one flow over the rate of the slowest link."""
+        return amount(self.kernel.rate_share)
+
+    def link_share(self, protocol: Protocol, transport: str, network: str | None = None) -> float:  # noqa: ARG002
+        """A kernel's bytes cross links as they are."""
+        return 1.0
+
+    def memory_relief(self) -> float:
+        """And host memory."""
+        return 1.0
+
+    def extrapolates(self, ranks: int, size: NDArray[np.float64]) -> NDArray[np.bool_]:
+        """Whether the kernel was never measured at so many ranks."""
+        import numpy as np
+
+        low, high = self.kernel.covered_ranks
+        return np.full(np.shape(size), not low <= ranks <= high)
+
+
+_KERNEL = "one-shot-kernel"
+
+
+def kernel_costs(library: Costs) -> KernelCosts:
+    """The costs of serving engines' one-shot and two-shot kernels on a box where ``library`` is in force."""
+    return KernelCosts(library.part, load_typed_part(_KERNEL, AllReduceKernelPart))
 
 
 def library_costs(ccl: CclSettings) -> Costs:

@@ -1,39 +1,29 @@
-"""A serving engine's own AllReduce kernel for small messages: where its rules pick it, and what it costs between two GPUs.
+"""A serving engine's own AllReduce kernel for small messages: where its rules pick it, and which of its two forms.
 
-Rules from the runtime's file (world sizes, PCIe limit, largest message, peer access); cost ``t = base + bytes / (share x slowest
-link)`` from a part of kind ``all_reduce_kernel`` (ai-dynamo/aiconfigurator, two GPUs in a CUDA graph).
+Rules from the runtime's file (world sizes, PCIe limit, largest message, peer access, one exchange or two); the price is that of the
+one-shot and two-shot schedules, whose costs stand in a part of kind ``all_reduce_kernel``.
 """
 
 from __future__ import annotations
 
-from collections import Counter
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pcie_sim.catalog import load_typed_part
-from pcie_sim.evidence import Evidence, weakest
-from pcie_sim.network.costs import Amount, amount
-from pcie_sim.specs.part import AllReduceKernelPart
+from pcie_sim.network.analytic import Lines, solve
+from pcie_sim.network.placement import Placement, place
+from pcie_sim.specs.ops import Array
 from pcie_sim.specs.runtime import CustomAllReduce
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from pcie_sim.topology import Topology
 
-_PART = "one-shot-kernel"
 _PAIR = 2
 NAME = "one-shot"
 """How the kernel is called where a protocol is shown."""
-
-
-@dataclass(frozen=True)
-class Kernel:
-    """The kernel ready to use: base cost, seconds per byte, its label, and the largest message that takes it."""
-
-    base: Amount
-    per_byte: Amount
-    most: int
-    sources: tuple[str, ...]
 
 
 def refusal(topology: Topology, groups: Sequence[tuple[str, ...]], custom: CustomAllReduce) -> str | None:
@@ -58,29 +48,31 @@ def _granted(topology: Topology, pairs: Sequence[tuple[str, str]]) -> bool:
     return all(open_box.transport(a, b).kind == "P2P" for a, b in pairs)
 
 
-def kernel(topology: Topology, groups: Sequence[tuple[str, ...]], custom: CustomAllReduce) -> tuple[Kernel | None, tuple[str, ...]]:
-    """The kernel for ``groups`` (two GPUs each), or None with a remark when the engine's rules pick one that has no price yet."""
+@dataclass(frozen=True)
+class Kernel:
+    """The kernel ready to use: its placement and lines by the sizes that take it (one exchange up to ``one_shot_below`` bytes, two
+    above), and the largest message.
+    """
+
+    one_shot: Placement
+    two_shot: Placement
+    one_shot_below: float
+    most: int
+    source: str
+
+    def pieces(self, size: Array) -> list[tuple[str, np.ndarray, Placement, Lines]]:
+        """(name, mask, placement, lines) of the sizes that the engine's rules give it."""
+        first = (size <= self.most) & (size <= self.one_shot_below)
+        second = (size <= self.most) & ~first
+        ways = ("one-shot", first, self.one_shot), ("two-shot", second, self.two_shot)
+        return [(name, mask, placed, solve(placed, "Simple")) for name, mask, placed in ways if mask.any()]
+
+
+def kernel(topology: Topology, groups: Sequence[tuple[str, ...]], custom: CustomAllReduce) -> Kernel | None:
+    """The engine's kernel for ``groups``, or None where its rules do not pick it."""
     if refusal(topology, groups, custom) is not None:
-        return None, ()
-    if any(len(group) != _PAIR for group in groups):
-        return None, ("the engine's own AllReduce kernel would run here; it is priced for two GPUs only, the library's used",)
-    part = load_typed_part(_PART, AllReduceKernelPart)
-    routes = [topology.route(a, b) for a, b in ((*group[:2],) for group in groups) for a, b in ((a, b), (b, a))]
-    crowd = Counter(link for route in routes for link in route.links)
-    slowest: tuple[float, Amount] | None = None
-    for route in routes:
-        for link in route.links:
-            rate = amount(topology.links[link].rate)
-            each = rate.value / crowd[link]
-            if slowest is None or each < slowest[0]:
-                slowest = (each, rate)
-        if route.flow_rate is not None and (slowest is None or route.flow_rate.value < slowest[0]):
-            slowest = (route.flow_rate.value, amount(route.flow_rate))
-    if slowest is None:
-        return None, ()
-    share, rate = amount(part.rate_share), slowest[1]
-    label: Evidence = weakest((share.evidence, rate.evidence))
-    spread = (share.sigma**2 + rate.sigma**2) ** 0.5
-    per_byte = Amount(1.0 / (share.value * slowest[0]), spread, label, (*share.sources, *rate.sources))
-    base = amount(part.base)
-    return Kernel(base, per_byte, custom.max_bytes, (*base.sources, *per_byte.sources, custom.source)), ()
+        return None
+    ranks = max(len(group) for group in groups)
+    below = math.inf if ranks == _PAIR else min((size for most, size in custom.one_stage_below.items() if ranks <= most), default=0)
+    shots = [place(topology, "all_reduce", groups, algorithm=f"{way}_shot_pull") for way in ("one", "two")]
+    return Kernel(shots[0], shots[1], below, custom.max_bytes, custom.source)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Literal
 
 from pcie_sim.errors import InputError
 from pcie_sim.network.conditions import collapsed_uplinks
+from pcie_sim.network.crowding import CROWD
 from pcie_sim.network.events import FlowSet, simulate
 from pcie_sim.specs.machine import CclSettings
 from pcie_sim.units import parse_bytes
@@ -16,8 +17,6 @@ from pcie_sim.units import parse_bytes
 if TYPE_CHECKING:
     from pcie_sim.topology import Capacity, Route, Topology
 
-CROWD = 3
-"""Flows in and out of one port from which it counts as crowded (the measurements behind the parts' shares)."""
 MOST_FLOWS = 300_000
 
 

@@ -12,7 +12,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
-from pcie_sim.collectives import algorithms
+from pcie_sim.collectives import algorithms, build_schedule
 from pcie_sim.network.channels import LaneRule, Lanes
 from pcie_sim.network.nccl_env import PROTOCOLS, Allowed, allowed, env_list, env_notes, limits, parse_protocol
 from pcie_sim.network.nccl_graph import GB, System, see
@@ -183,6 +183,8 @@ def choose(
 
     none = np.zeros(size.shape, dtype=np.int64)
     asked = parse_protocol(protocol)
+    if part is not None and algorithm != "auto" and build_schedule(op, algorithm, 2).kernel:
+        return Choice(((algorithm, "Simple"),), none, (_KERNEL_NOTE,))
     tuning = tuning_of(topology, part)
     if tuning is None:
         return Choice(((algorithm, "Simple" if asked == "auto" else asked),), none, ())
@@ -205,11 +207,17 @@ def choose(
         may = Allowed((asked,), may.algorithms, True, may.notes)
     notes = (*thinks.notes, *may.notes) if asked == "auto" else may.notes
     threads, buffer = limits(env, tuning).threads, limits(env, tuning).buffer
-    rule = LaneRule(tuning, thinks.model, thinks.channels, threads, buffer, 0.0)
+    rule = LaneRule(tuning, thinks.model, thinks.channels, threads, buffer, 0.0, pipelined=op in ("broadcast", "reduce"))
     if algorithm != "auto":
         return replace(_forced(thinks, op, may, algorithm, size, notes), rule=rule)
     candidates, which = thinks.model.choose(op, may, size)
     return replace(_runnable(op, candidates, which, notes), rule=rule)
+
+
+_KERNEL_NOTE = (
+    "a serving engine's own kernel: protocol, channels, NCCL_P2P_LEVEL and version of the collective library have no part in it; it needs "
+    "peer access between all pairs"
+)
 
 
 def _forced(thinks: Beliefs, op: str, may: Allowed, algorithm: str, size: NDArray[np.float64], notes: tuple[str, ...]) -> Choice:

@@ -170,7 +170,7 @@ class _Viewer:
 
     def _path(self, a: str, b: str) -> Path:
         kind = self.topology.path_type(a, b)
-        peers = self.topology.transport(a, b).kind == "P2P"
+        peers = self.topology.transport(a, b, gpus=len(self.group)).kind == "P2P"
         if kind == "NVL" and peers:
             return Path(NVL, (self.links.add(f"{a}~{b}", self._nvlink(a, b)),), (False,))
         up, down = self.ways[a], self.ways[b]

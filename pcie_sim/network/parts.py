@@ -12,9 +12,10 @@ import numpy as np
 from pcie_sim.evidence import Evidence, weakest
 from pcie_sim.network.analytic import Lines
 from pcie_sim.network.channels import Lanes
-from pcie_sim.network.costs import Amount, library_costs
+from pcie_sim.network.costs import Amount, KernelCosts, library_costs
 from pcie_sim.network.library import Choice, choose
-from pcie_sim.network.placement import Fractions, Placement, View
+from pcie_sim.network.placement import Fractions, Placement
+from pcie_sim.network.views import View
 from pcie_sim.specs.ops import Array
 from pcie_sim.specs.part import Protocol
 
@@ -75,8 +76,8 @@ def choice_of(
 
 
 def protocol_name(placed: Placement, protocol: str) -> str:
-    """The protocol as shown to people: ``none`` where the library has no costs of its own."""
-    return protocol if placed.costs.part is not None else "none"
+    """The protocol as shown to people: ``none`` where the library has no costs of its own, or does not move the bytes."""
+    return "none" if placed.costs.part is None or isinstance(placed.costs, KernelCosts) else protocol
 
 
 def labelled_parts(parts: Parts, base: float, steps: float, moves: float) -> list[tuple[float, Evidence]]:

@@ -12,58 +12,24 @@ from weakref import WeakKeyDictionary
 
 from pcie_sim.collectives import Schedule, build_schedule, options_of
 from pcie_sim.evidence import weakest
-from pcie_sim.network.channels import Lanes, Way, blend, channel_rate, one_pass, passes_left
-from pcie_sim.network.conditions import collapsed_uplinks
-from pcie_sim.network.costs import Amount, Costs, add, amount, library_costs
+from pcie_sim.network.channels import Lanes, passes_left
+from pcie_sim.network.costs import Amount, Costs, KernelCosts, amount, kernel_costs, library_costs
+from pcie_sim.network.crowding import Flows, capacities
 from pcie_sim.network.events import FlowSet
 from pcie_sim.network.groups import switch_groups
 from pcie_sim.network.library import RING_OPS, beliefs
 from pcie_sim.network.nccl_rules import rules
+from pcie_sim.network.views import KERNELS, View, make_view
 from pcie_sim.specs.part import LibraryTuning, Protocol
+from pcie_sim.topology import Access
 
 if TYPE_CHECKING:
     from pcie_sim.network.analytic import Lines
     from pcie_sim.topology import Route, Topology
 
 Fractions = tuple[tuple[float, ...], ...]
-CROWD = 3
-"""Flows in and out of one port from which it counts as crowded (the measurements behind the part's share)."""
-KERNELS = ".sm"
-"""``<gpu>.sm``: what the GPU's kernels read from and write to host memory together, as one capacity."""
 _LIBRARY_ALGORITHMS = ("ring", "tree")
 """Algorithms that the library runs on its channels, whose number caps an edge."""
-
-
-def _mean(pieces: Sequence[Amount]) -> Amount:
-    """Sum of weighted pieces. The same quantity at several places is not independent: equal sources are put together first."""
-    joined: dict[tuple[str, ...], Amount] = {}
-    for piece in pieces:
-        known = joined.get(piece.sources)
-        value = piece.value + (known.value if known else 0.0)
-        label = weakest((piece.evidence, known.evidence)) if known else piece.evidence
-        joined[piece.sources] = Amount(value, max(piece.sigma, known.sigma if known else 0.0), label, piece.sources)
-    return add(joined.values())
-
-
-def _network(route: Route) -> str | None:
-    """The part that drives the route over the network, if it goes there."""
-    return route.network if route.transport == "NET" else None
-
-
-@dataclass(frozen=True)
-class View:
-    """What a placement costs with one protocol. Per transfer: ``latency`` (s) and ``wire`` (wire bytes per message byte); per
-    class: ``caps`` (wire B/s). ``step`` is the mean start-up of a transfer, for its uncertainty and label. ``flight`` (s, per transfer)
-    is the part of a start-up in which a first pass of ``pass_bytes`` message bytes is moved (0: the protocol knows no passes).
-    """
-
-    latency: tuple[float, ...]
-    wire: tuple[float, ...]
-    caps: tuple[float, ...]
-    step: Amount
-    share: Amount
-    flight: tuple[float, ...] = ()
-    pass_bytes: float = 0.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -109,7 +75,7 @@ class Placement:
         """Costs of every transfer with ``protocol`` on ``lanes`` (kept; None: channels that bind nothing)."""
         key = (protocol, lanes)
         if key not in self._views:
-            self._views[key] = _view(self, protocol, lanes)
+            self._views[key] = make_view(self, protocol, lanes)
         return self._views[key]
 
     def flow_set(self, protocol: Protocol, size: float, lanes: Lanes | None = None) -> FlowSet:
@@ -134,8 +100,10 @@ class Placement:
 
     @cached_property
     def tuning(self) -> LibraryTuning | None:
-        """The library's own rules, where they are modelled."""
-        return None if self.costs.part is None else rules(self.costs.part.name, self.version)
+        """The library's own rules, where they are modelled and it moves the bytes."""
+        if self.costs.part is None or isinstance(self.costs, KernelCosts):
+            return None
+        return rules(self.costs.part.name, self.version)
 
     @cached_property
     def passes(self) -> float:
@@ -177,66 +145,6 @@ class Placement:
         return False
 
 
-def _view(placed: Placement, protocol: Protocol, lanes: Lanes | None) -> View:
-    costs, tuning = placed.costs, placed.tuning
-    latency: list[float] = []
-    shares: list[float] = []
-    caps: list[float] = []
-    waits: list[float] = []
-    once = 0.0
-    steps: list[Amount] = []
-    bound: list[Amount] = []
-    often = Counter(placed.of_class)
-    for index, route in enumerate(placed.class_route):
-        network = _network(route)
-        software, wire = costs.step(protocol, route.transport, network), amount(route.latency)
-        label = weakest((wire.evidence, placed.transport_evidence.evidence))
-        weight = often[index] / len(placed.of_class)
-        steps.append(Amount(software.value * weight, software.sigma, software.evidence, software.sources))
-        steps.append(Amount(wire.value * weight, wire.sigma, label, wire.sources))
-        latency.append(software.value + wire.value)
-        share = costs.link_share(protocol, network)
-        shares.append(share)
-        alone = _alone(placed, route, protocol)
-        cap = alone.value
-        wait = 0.0
-        if lanes is not None and tuning is not None and costs.part is not None and route.transport != "NET" and route.path_type != "NVL":
-            way: Way = "shm" if route.transport == "SHM" else "p2p"
-            polled = placed.host_step(route) if way == "shm" else costs.part.step_software["LL"].value
-            all_channels = channel_rate(costs.part, tuning, protocol, way, lanes, polled)
-            cap = blend(costs.part, all_channels.value, cap) if way == "shm" else min(all_channels.value, cap)
-            if all_channels.value < alone.value:
-                alone = all_channels
-            if placed.passes:
-                wait, once = one_pass(costs.part, tuning, protocol, way, lanes, polled)
-        bound.append(alone)
-        caps.append(min(cap / share, route.flow_rate.value if route.flow_rate is not None else math.inf) / placed.channels)
-        waits.append(min(wait, latency[-1]))
-    return View(
-        latency=tuple(latency[index] for index in placed.of_class),
-        wire=tuple(part / shares[index] for part, index in zip(placed.fraction, placed.of_class, strict=True)),
-        caps=tuple(caps),
-        step=_mean(steps),
-        share=max(bound, key=lambda item: item.sigma, default=Amount(1.0, 0.0, "measured")),
-        flight=tuple(waits[index] for index in placed.of_class),
-        pass_bytes=once / placed.passes if placed.passes else 0.0,
-    )
-
-
-def _alone(placed: Placement, route: Route, protocol: Protocol) -> Amount:
-    """Most user bytes per second of one flow on ``route``, its channels apart: infinity where only what is shared binds."""
-    share = placed.costs.share(protocol, route.transport, _network(route))
-    if route.transport != "SHM" or placed.costs.part is None:
-        return Amount(math.inf, share.sigma, share.evidence, share.sources)
-    links = [name for name in route.links if not name.endswith(".mem")]
-    most = share.value * min((placed.rate_of[name] for name in links), default=math.inf)
-    line = placed.costs.part.line_share[protocol].value
-    for gpu in (route.src, route.dst):
-        both = 2.0 if gpu in placed.both_ways else 1.0
-        most = min(most, line * placed.rate_of.get(f"{gpu}{KERNELS}", math.inf) / both)
-    return Amount(most, share.sigma, share.evidence, share.sources)
-
-
 _KNOWN: WeakKeyDictionary[Topology, dict[object, Placement]] = WeakKeyDictionary()
 _MOST_KEPT = 1024
 
@@ -270,6 +178,7 @@ def place(
             kept.clear()
         builder = _Builder(topology, op)
         schedules = [builder.schedule(gpus, algorithm, fractions, chunks, channels) for gpus in groups]
+        builder.driven_by(schedules[0])
         found = kept[key] = builder.build(groups, schedules, as_given)
     return found
 
@@ -277,18 +186,27 @@ def place(
 class _Builder:
     def __init__(self, topology: Topology, op: str) -> None:
         self.topology, self.op = topology, op
-        self.costs = library_costs(topology.settings.ccl)
+        self.costs: Costs = library_costs(topology.settings.ccl)
         self.links: dict[str, int] = {}
         self.classes: dict[tuple[object, ...], int] = {}
         self.class_route: list[Route] = []
         self.pairs: dict[tuple[str, str], Route] = {}
         self.ends: list[Route] = []
+        self.access: Access = "write"
+        self.near: dict[str, int] = {}
+        """GPUs of the communicator on the host of each GPU."""
 
     def schedule(
         self, gpus: tuple[str, ...], algorithm: str, fractions: Fractions | None, chunks: int | None, channels: int | None
     ) -> Schedule:
         near = switch_groups(self.topology, gpus) if "groups" in options_of(self.op, algorithm) else None
         return build_schedule(self.op, algorithm, len(gpus), fractions=fractions, groups=near, chunks=chunks, channels=channels)
+
+    def driven_by(self, schedule: Schedule) -> None:
+        """Who moves the bytes: the library, or an engine's own kernel (which needs the driver's consent only), and which end."""
+        self.access = schedule.access
+        if schedule.kernel and self.costs.part is not None:
+            self.costs = kernel_costs(self.costs)
 
     def build(self, groups: Sequence[tuple[str, ...]], schedules: Sequence[Schedule], as_given: bool) -> Placement:
         of_class: list[int] = []
@@ -298,6 +216,8 @@ class _Builder:
         order: list[int] = []
         rounds: list[list[int]] = []
         for group, schedule in zip(groups, schedules, strict=True):
+            hosts = Counter(self.topology.host_of(gpu) for gpu in group)
+            self.near.update({gpu: hosts[self.topology.host_of(gpu)] for gpu in group})
             gpus = self._ring(group) if schedule.algorithm in _LIBRARY_ALGORITHMS and not as_given else group
             offset = len(of_class)
             for transfer in schedule.transfers:
@@ -312,9 +232,15 @@ class _Builder:
                     rounds.append([])
                 rounds[step].extend(item + offset for item in items)
         routes = tuple(tuple(self.links[name] for name in self._links_of(route)) for route in self.class_route)
-        capacity, rates, crowded = self._capacities(routes, of_class, rounds, reads=schedules[0].access == "read")
-        pairs = {pair: self.topology.transport(*pair) for pair in self.pairs}
-        labels = [item.evidence for item in pairs.values()]
+        flows = Flows(tuple(self.links), routes, of_class, rounds, self.ends, self.access)
+        rates = [self._rate(name) for name in self.links]
+        capacity, used, crowded = capacities(self.topology, self.costs, flows, rates)
+        pairs = (
+            {}
+            if isinstance(self.costs, KernelCosts)
+            else {pair: self.topology.transport(*pair, gpus=self.near[pair[0]]) for pair in self.pairs}
+        )
+        labels = [item.evidence for item in pairs.values()] or ["nominal"]
         return Placement(
             costs=self.costs,
             op=self.op,
@@ -323,7 +249,7 @@ class _Builder:
             steps=len(rounds),
             links=tuple(self.links),
             capacity=capacity,
-            link_rates=rates,
+            link_rates=used,
             routes=routes,
             class_route=tuple(self.class_route),
             pairs=tuple(self.pairs.values()),
@@ -341,9 +267,15 @@ class _Builder:
             reasons=tuple(dict.fromkeys(f"{item.kind}: {item.reason}" for item in pairs.values()))[:3],
             transport="+".join(sorted({route.transport for route in self.class_route})) or "none",
             transport_evidence=Amount(0.0, 0.0, weakest(labels)),
-            access=schedules[0].access,
+            access=self.access,
             channels=schedules[0].channels,
         )
+
+    def _route(self, src: str, dst: str) -> Route:
+        if isinstance(self.costs, KernelCosts) and self.topology.host_of(src) == self.topology.host_of(dst):
+            return self.topology.sm_route(src, dst, access=self.access)
+        path = self.topology.path(src, dst, gpus=self.near[src])
+        return self.topology.route(src, dst, access="read") if path.transport == "P2P" and self.access == "read" else path
 
     def _links_of(self, route: Route) -> tuple[str, ...]:
         """The route's capacities, with what the kernels of both ends read from and write to host memory where it goes through that."""
@@ -373,74 +305,12 @@ class _Builder:
     def _class(self, src: str, dst: str) -> int:
         route = self.pairs.get((src, dst))
         if route is None:
-            route = self.pairs[src, dst] = self.topology.path(src, dst)
+            route = self.pairs[src, dst] = self._route(src, dst)
             for name in self._links_of(route):
                 self.links.setdefault(name, len(self.links))
         rate = route.flow_rate.value if route.flow_rate is not None else None
-        key = (self._links_of(route), rate, route.transport, route.latency.value, route.path_type)
+        key = (self._links_of(route), route.access, rate, route.transport, route.latency.value, route.path_type)
         if key not in self.classes:
             self.classes[key] = len(self.class_route)
             self.class_route.append(route)
         return self.classes[key]
-
-    def _capacities(
-        self, routes: Sequence[tuple[int, ...]], of_class: Sequence[int], rounds: Sequence[Sequence[int]], *, reads: bool
-    ) -> tuple[tuple[float, ...], tuple[Amount, ...], Amount]:
-        """Rates by link; a GPU's port with three or more flows each way in every round that uses it (an exchange of all pairs)
-        reaches only a share of its own, and where the receivers read, a port of a GPU or switch that is so crowded only what its part
-        says of reads; with posted-write collapse in force, an uplink that some round of writes makes collapse has only what is left.
-        """
-        rates = [self._rate(name) for name in self.links]
-        relief = self.costs.memory_relief("Simple")  # the other protocols' differs by 2 %
-        capacity = [
-            rate.value * (relief if name.endswith((".mem", KERNELS)) else 1.0) for name, rate in zip(self.links, rates, strict=True)
-        ]
-        share = self.costs.crowded_share()
-        used = Amount(1.0, 0.0, "measured")
-        if share.value < 1.0:
-            ports: list[tuple[int, int]] = []
-            for gpu in self.topology.gpus:
-                up, down = self.links.get(f"{gpu}.up"), self.links.get(f"{gpu}.dn")
-                if up is not None and down is not None:
-                    ports.append((up, down))
-            for port in _crowded(ports, routes, of_class, rounds):
-                for index in port:
-                    capacity[index] *= share.value
-                    used = share
-        if reads and self.costs.part is not None:
-            ports = [
-                (up, self.links[f"{name[:-3]}.dn"])
-                for name, up in self.links.items()
-                if name.endswith((".up", ".both")) and f"{name[:-3]}.dn" in self.links
-            ]
-            shares = {self.links[name]: self.topology.links[name].read_share for name in self.links if name in self.topology.links}
-            for port in _crowded([pair for pair in ports if pair[0] != pair[1]], routes, of_class, rounds):
-                slower = shares[port[0]]
-                if slower is not None:
-                    for index in port:
-                        capacity[index] *= slower.value
-                    used = Amount(used.value * slower.value, math.hypot(used.sigma, slower.sigma_log), used.evidence, used.sources)
-        if self.topology.collapses:
-            together = [[self.ends[index] for index in items] for items in rounds]
-            for name, left in collapsed_uplinks(self.topology, together).items():
-                index = self.links[name]
-                if left.value < capacity[index]:
-                    capacity[index], rates[index] = left.value, amount(left)
-        return tuple(capacity), tuple(rates), used
-
-
-def _crowded(
-    ports: list[tuple[int, int]], routes: Sequence[tuple[int, ...]], of_class: Sequence[int], rounds: Sequence[Sequence[int]]
-) -> list[tuple[int, int]]:
-    """The ports with :data:`CROWD` flows or more in and out in every round that uses them."""
-    found = ports
-    for items in rounds:
-        if not found:
-            break
-        flows: dict[int, int] = {}
-        for item in items:
-            for link in set(routes[of_class[item]]):
-                flows[link] = flows.get(link, 0) + 1
-        used = [(port, [flows.get(link, 0) for link in port]) for port in found]
-        found = [port for port, counts in used if min(counts) >= CROWD or not any(counts)]
-    return found

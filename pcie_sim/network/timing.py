@@ -59,7 +59,8 @@ def time_collective(
     Args:
         size_bytes: message size as nccl-tests counts it for the op (0 allowed; text such as ``14KiB`` is understood).
         ranks: default all GPUs of the box.
-        algorithm: ``auto`` or one of :func:`pcie_sim.collectives.algorithms`.
+        algorithm: ``auto`` or one of :func:`pcie_sim.collectives.algorithms`. For send_recv ``auto`` is what nccl-tests times: every
+            rank to the next one (``direct``: rank 0 to rank 1 only, a pipeline's hop).
         protocol: ``auto`` (the library's choice), ``LL``, ``LL128`` or ``Simple``.
         launch: ``eager`` (back to back from the CPU, what nccl-tests shows) or ``graph``.
         engine: ``analytic`` or ``event``.
@@ -77,8 +78,12 @@ def time_collective(
     if engine not in ("analytic", "event"):
         raise InputError(f"engine {engine!r}: use analytic or event")
     gpus = _gpus(topology, op, ranks, order)
+    if op == "send_recv" and algorithm == "auto":
+        algorithm = "shift"
     found = choice_of(topology, op, (gpus,), np.asarray(float(size)), algorithm, protocol, fractions)
     way, chosen, lanes, _ = next(found.pieces(np.asarray(float(size))))
+    if chunks is None and lanes is not None:
+        chunks = lanes.pieces
     placed = place(topology, op, (gpus,), algorithm=way, fractions=fractions, chunks=chunks, channels=channels, as_given=order is not None)
     notes = found.notes if order is None else (*found.notes, *_order_notes(topology, placed, gpus, chosen, fractions))
     return _Answer(topology, placed, chosen, lanes, size, launch).timing(engine, notes)
@@ -145,12 +150,13 @@ class _Answer:
         sigma, label = self._spread(parts, steps_s, bytes_s)
         sources = parts.sources
         if self.launch == "eager":
-            floor = placed.costs.floor(placed.ranks)
+            floor = placed.costs.floor(placed.ranks, placed.op)
             if floor.value > time:
                 shown["launch"] = floor.value - time
                 time, sigma, label = floor.value, floor.sigma, floor.evidence
             sources = tuple(dict.fromkeys((*sources, *floor.sources)))
         neck, utilisation = self._links(lines, time)
+        quickest = max((load / self.placed.rate_of[name] for name, load in zip(placed.links, placed.user_load, strict=True)), default=0.0)
         settings = self.topology.settings
         return Timing(
             op=placed.op,
@@ -162,7 +168,7 @@ class _Answer:
             launch=self.launch,
             engine=engine,
             time_s=time,
-            time_s_p10=time * math.exp(-Z90 * sigma),
+            time_s_p10=min(time, max(time * math.exp(-Z90 * sigma), quickest * size)),  # no faster than the links themselves
             time_s_p90=time * math.exp(Z90 * sigma),
             lower_bound_s=lines.bound * size,
             steps=placed.steps,
@@ -205,7 +211,9 @@ class _Answer:
                 "transfers of different steps (or with different start-ups) that meet on one link: the event engine shares it between them"
             )
         if placed.op in ("broadcast", "reduce") or placed.algorithm.endswith("tree"):
-            found.append("the library's own number of pieces of a broadcast, reduce or tree: a fixed one is used")
+            found.append(
+                "the library's own number of pieces of a broadcast, reduce or tree: 16, or as many slices as Simple's buffer takes"
+            )
         if placed.access == "read" and all(
             self.topology.links[name].read_share is None for name in placed.links if name in self.topology.links
         ):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from typing import Any
 
 import numpy as np
@@ -21,8 +22,10 @@ TREES = (
     "rtx-pro-6000-8x-asus-broadcom",
     "rtx-pro-6000-8x-wrx90-2vs-v1",
     "rtx-pro-6000-8x-wrx90-3switch-hier",
+    "rtx-pro-6000-8x-4switch-2xeon",
 )
-"""Boxes of eight of the same card with different trees: the measured host's own is not published."""
+"""Boxes of eight of the same card with different trees: the measured host's own is not published; the last is what it looks like."""
+OPS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
 RANKS = 8
 TURN = 1 << 20
 
@@ -57,4 +60,18 @@ def against_all_reduce(constants: collective.Constants) -> dict[str, Any]:
                 ]
             faster, slower = _verdict(array, predicted[0], predicted[1])
             found["trees"].append({"topology": name, "level": level, "faster_below": faster, "slower_above": slower})
+    return found
+
+
+def on_inferred_tree(constants: collective.Constants) -> list[dict[str, Any]]:
+    """Median error by op and ranks of the host's tables on the tree inferred for it, with constants fitted without them."""
+    items = collective.on_stand_in(SET, OPS)
+    with catalog.using_parts(collective.parts_with(constants)):
+        scores = collective.predict(items)
+    found: list[dict[str, Any]] = []
+    for op in OPS:
+        for ranks in sorted({item.case.row.ranks or 0 for item in scores}):
+            same = [item for item in scores if (item.case.row.op, item.case.row.ranks) == (op, ranks)]
+            errors = sorted(abs(item.error) for item in same)
+            found.append({"op": op, "ranks": ranks, "rows": len(same), "median": statistics.median(errors), "worst": errors[-1]})
     return found

@@ -54,29 +54,32 @@ def measured_collectives(op: str = "all_reduce") -> list[Case]:
     return [case for case in found if SMALLEST <= cast(int, case.row.bytes) <= LARGEST]
 
 
-STAND_IN = {
-    "collectives-rtx-pro-6000-8x-aiconfigurator": "rtx-pro-6000-8x-direct-1socket",
-    "collectives-l40s-8x-aiconfigurator": "l40s-4x-direct-1socket",
+STAND_IN: dict[str, tuple[str, dict[str, str]]] = {
+    "collectives-rtx-pro-6000-8x-aiconfigurator": ("rtx-pro-6000-8x-4switch-2xeon", {}),
+    "collectives-l40s-8x-aiconfigurator": ("l40s-4x-direct-1socket", {"NCCL_P2P_LEVEL": "SYS"}),
 }
-"""Trees for hosts that publish none: their smallest messages help to fit what a call and a step cost, and are never scored."""
+"""Trees (and environments) for hosts that publish none: the first is inferred from the sizes where its protocol changes. Their smallest
+messages help to fit what a call and a step cost, and are not among the scored AllReduces.
+"""
 LATENCY_ONLY = 4 << 10
 
 
-def helpers() -> list[Case]:
-    """Small AllReduces of hosts with unknown trees, on stand-ins with peer access everywhere: for the fit only."""
-    found: list[Case] = []
-    for set_id, topology in STAND_IN.items():
-        held = load_set(f"{set_id}/collective.yaml")
-        gpus = len(load_topology(topology).gpus)
-        machine = held.machine.model_copy(update={"topology": topology, "topology_evidence": "assumed", "box": set_id})
-        software = held.software.model_copy(update={"p2p": "on", "env": {"NCCL_P2P_LEVEL": "SYS"}})
-        placed = held.model_copy(update={"machine": machine, "software": software})
-        found += [
-            Case(placed, row)
-            for row in held.rows
-            if row.op == "all_reduce" and row.ranks is not None and row.ranks <= gpus and SMALLEST <= (row.bytes or 0) <= LATENCY_ONLY
-        ]
-    return found
+def on_stand_in(set_id: str, ops: Sequence[str] = ("all_reduce",)) -> list[Case]:
+    """The set's rows inside the scored range, on the tree that stands in for its host's."""
+    topology, env = STAND_IN[set_id]
+    held = load_set(f"{set_id}/collective.yaml")
+    gpus = len(load_topology(topology).gpus)
+    machine = held.machine.model_copy(update={"topology": topology, "topology_evidence": "assumed", "box": set_id})
+    software = held.software.model_copy(update={"p2p": "on", "env": env})
+    placed = held.model_copy(update={"machine": machine, "software": software})
+    rows = [row for row in held.rows if row.op in ops and row.ranks is not None and row.ranks <= gpus]
+    return [Case(placed, row) for row in rows if SMALLEST <= (row.bytes or 0) <= LARGEST]
+
+
+def helpers(without: str | None = None) -> list[Case]:
+    """Small AllReduces of hosts with unknown trees, for the fit only; ``without`` leaves one set out."""
+    found = [case for set_id in STAND_IN if set_id != without for case in on_stand_in(set_id)]
+    return [case for case in found if (case.row.bytes or 0) <= LATENCY_ONLY]
 
 
 def predict(items: Sequence[Case]) -> list[TimeScore]:
@@ -109,8 +112,8 @@ START: dict[str, float] = {
     "wire.Simple": 0.76,
     "duplex": 1.0,
     "host_step": 1.7e-6,
-    "poll.p2p": 0.6,
-    "poll.shm": 0.6,
+    "poll.p2p": 0.65,
+    "poll.shm": 0.65,
     "channel.p2p": 1.5e10,
     "channel.shm": 1.5e10,
     "floor": 4.0e-6,
@@ -118,7 +121,9 @@ START: dict[str, float] = {
 """Where every fit begins, and the middle of its wide prior: round numbers near the library's own
 (NVIDIA/nccl:src/graph/tuning.cc, topo.h), taken from no scored box. ``floor`` is the CPU's issue cost per GPU of a box of 8."""
 PRIOR = 0.7
-"""Spread (ln) of the prior."""
+"""Spread (ln) of the prior; ..."""
+NARROW = {"poll.p2p": 0.25, "poll.shm": 0.25, "channel.p2p": 0.4, "channel.shm": 0.4, "duplex": 0.2}
+"""... less for what a read of memory or a port takes on any GPU: 0.6 to 0.7 us of the GPU's own memory, 1 to 2 us of the host's."""
 NOISE = 0.1
 FLOOR_SHAPE = {1: 2.2, 2: 3.0, 4: 4.6, 8: 8.0}
 """Eager floor by GPUs, in units of ``floor``: grows a little slower than the number of GPUs."""
@@ -178,24 +183,25 @@ def _values(vector: Iterable[float]) -> dict[str, float]:
     return {name: min(1.0, value) if name in _SHARES else value for name, value in raw.items()}
 
 
-def fit(items: Sequence[Case]) -> dict[str, float]:
-    """The library's constants that ``items`` and :func:`helpers` ask for: least squares on ln(time), soft L1, every machine of equal
-    weight.
+def fit(items: Sequence[Case], *, without: str | None = None) -> dict[str, float]:
+    """The library's constants that ``items`` and :func:`helpers` (but the set ``without``) ask for: least squares on ln(time), soft L1,
+    every machine of equal weight.
     """
     from scipy.optimize import least_squares
 
-    items = [*items, *helpers()]
+    items = [*items, *helpers(without)]
     rows: dict[str, int] = {}
     for case in items:
         rows[case.machine] = rows.get(case.machine, 0) + 1
     mean = len(items) / len(rows)
     weight = np.array([math.sqrt(mean / rows[case.machine]) / NOISE for case in items])
     measured = np.log([case.value for case in items])
+    spread = np.array([NARROW.get(name, PRIOR) for name in START])
 
     def residuals(vector: np.ndarray) -> np.ndarray:
         with catalog.using_parts(parts_with(_values(vector))):
             predicted = np.log([item.predicted for item in predict(items)])
-        return np.concatenate([(predicted - measured) * weight, vector / PRIOR])
+        return np.concatenate([(predicted - measured) * weight, vector / spread])
 
     start = np.zeros(len(START))
     found = least_squares(residuals, start, loss="soft_l1", diff_step=1e-3, xtol=1e-3, ftol=1e-4, max_nfev=25)
@@ -203,9 +209,13 @@ def fit(items: Sequence[Case]) -> dict[str, float]:
 
 
 def leave_one_out(items: Sequence[Case]) -> dict[str, dict[str, float]]:
-    """For each machine, the constants fitted without any of its rows."""
+    """For each machine, the constants fitted without any of its rows (side by side on all processors: minutes)."""
+    from concurrent.futures import ProcessPoolExecutor
+
     machines = list(dict.fromkeys(case.machine for case in items))
-    return {machine: fit([case for case in items if case.machine != machine]) for machine in machines}
+    with ProcessPoolExecutor() as pool:
+        found = pool.map(fit, [[case for case in items if case.machine != machine] for machine in machines])
+        return dict(zip(machines, found, strict=True))
 
 
 def score(items: Sequence[Case], constants_of: Mapping[str, Constants] | None = None) -> list[TimeScore]:

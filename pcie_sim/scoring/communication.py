@@ -41,6 +41,7 @@ def make_fits() -> dict[str, Any]:
         "collectives": {
             "all": _rounded(collective.fit(times)),
             "left_out": {machine: _rounded(found) for machine, found in collective.leave_one_out(times).items()},
+            "without_tables": _rounded(collective.fit(times, without=a2a.SET)),
         },
     }
 
@@ -90,7 +91,8 @@ def figures(fits: dict[str, Any]) -> dict[str, Any]:
         "crossovers": [
             {**vars(item), "factor": item.factor} for item in one_shot.crossovers(left_out, fits["collectives"]["left_out"], library)
         ],
-        "all_to_all": a2a.against_all_reduce(fits["collectives"]["all"]),
+        "all_to_all": a2a.against_all_reduce(fits["collectives"]["without_tables"]),
+        "inferred": a2a.on_inferred_tree(fits["collectives"]["without_tables"]),
         "constants": {"copies": fits["copies"]["all"], "collectives": fits["collectives"]["all"]},
     }
 
@@ -126,6 +128,10 @@ def _all_reduce(times: Sequence[TimeScore], now: Sequence[TimeScore]) -> dict[st
         "median": median_error(times),
         "shipped": median_error(now),
         "machine_median": statistics.median(cast(float, item["median"]) for item in by_machine.values()),
+        "by_transport": {
+            kind: {"rows": sum(item.transport == kind for item in times), "median": median_error(i for i in times if i.transport == kind)}
+            for kind in sorted({item.transport for item in times})
+        },
         "by_ranks": {str(count): median_error(item for item in times if item.case.row.ranks == count) for count in ranks},
         "by_machine": by_machine,
     }
@@ -267,6 +273,8 @@ def _times(found: dict[str, Any]) -> list[str]:
     )
     lines += [f"{medians}.", ""]
     lines += ["By ranks: " + ", ".join(f"{ranks}: {_percent(value)}" for ranks, value in item["by_ranks"].items()) + ".", ""]
+    kinds = [f"{kind}: {_percent(row['median'])} ({row['rows']} rows)" for kind, row in item["by_transport"].items()]
+    lines += ["By transport: " + ", ".join(kinds) + ".", ""]
     lines += _head("machine", "ranks", "rows", "median error", "shipped constants")
     for name, row in item["by_machine"].items():
         lines.append(_line(name, ", ".join(map(str, row["ranks"])), row["rows"], _percent(row["median"]), _percent(row["shipped"])))
@@ -313,12 +321,26 @@ def _exchange(found: dict[str, Any]) -> list[str]:
     lines += [
         f"Measured ({item['set']}): All-to-All faster at every size below 1 MiB: {faster};",
         f"less bus bandwidth at every size above: {slower}.",
-        "The tree of that host is not published: predictions on the trees of other boxes.",
+        "The tree of that host is not published: predictions on the trees of other boxes, with constants fitted without its tables (but",
+        "All-to-All's own base and cost per peer, which come from there).",
         "",
     ]
     lines += _head("tree", "NCCL_P2P_LEVEL", "faster below", "less bus bandwidth above")
     for row in item["trees"]:
         lines.append(_line(row["topology"], row["level"], "yes" if row["faster_below"] else "no", "yes" if row["slower_above"] else "no"))
+    return [*lines, "", *_inferred(found)]
+
+
+def _inferred(found: dict[str, Any]) -> list[str]:
+    lines = ["## The same host on the tree inferred for it", ""]
+    lines += [
+        "Two Sapphire Rapids sockets with four switches: the layout whose protocol changes at the sizes where the host's tables do, for 2,",
+        "4 and 8 ranks (`topologies/rtx-pro-6000-8x-4switch-2xeon.yaml`). 512 B to 512 MiB, constants fitted without these tables.",
+        "",
+    ]
+    lines += _head("op", "ranks", "rows", "median error", "worst")
+    for row in found["inferred"]:
+        lines.append(_line(row["op"], row["ranks"], row["rows"], _percent(row["median"]), _percent(row["worst"])))
     return [*lines, ""]
 
 

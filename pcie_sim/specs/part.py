@@ -304,6 +304,8 @@ class LibraryPart(Spec):
     """Fixed cost of one call inside a CUDA graph, by op, with protocol LL."""
     eager_floor: dict[int, Quantity]
     """Least time per back-to-back eager call, by number of GPUs driven (the CPU's issue floor)."""
+    eager_send_share: Quantity | None = None
+    """What a send or receive takes of that floor."""
     step_software: dict[Protocol, Quantity]
     """Per-step cost besides the wire's latency (polling, flag, reduction of a small chunk), by protocol."""
     wire_share: dict[Protocol, Quantity]
@@ -343,7 +345,7 @@ class LibraryPart(Spec):
 
 
 class AllReduceKernelPart(Spec):
-    """A serving engine's own AllReduce kernel between peers: ``t = base + bytes / (rate_share x slowest link)``, two ranks."""
+    """A serving engine's own AllReduce kernel, which writes to or reads from all peers at once."""
 
     schema_: Literal["pcie-sim/part/1"] = Field(alias="schema")
     kind: Literal["all_reduce_kernel"]
@@ -351,9 +353,17 @@ class AllReduceKernelPart(Spec):
     title: Text
     aliases: tuple[Name, ...] = ()
     base: Quantity
-    """Time of a message of no bytes inside a CUDA graph, s."""
+    """Time of a message of no bytes between two GPUs inside a CUDA graph, one exchange included, s."""
+    peer_issue: Quantity
+    """Added for every further peer, s."""
+    exchange: Quantity
+    """One exchange of all pairs (flags written and seen), the way apart, s."""
     rate_share: Quantity
-    """Message bytes per second over the payload rate of the slowest link between the two."""
+    """Bytes per second of one flow over the payload rate of the slowest link on its way."""
+    system_memory_rate: Quantity
+    """What one GPU moves where its loads and stores to peers go through system memory (no ForceP2P), to all peers together, B/s."""
+    covered_ranks: tuple[int, int]
+    """Fewest and most ranks of the measurements behind these numbers."""
     notes: tuple[Text, ...] = ()
 
 

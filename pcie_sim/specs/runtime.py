@@ -115,6 +115,8 @@ class CustomAllReduce(Spec):
     max_pcie_gpus: Whole
     """Refused above this many GPUs without NVLink."""
     max_bytes: Whole
+    one_stage_below: dict[int, int]
+    """Largest message, bytes, that goes in one exchange, by the most ranks that it holds for; two ranks always do."""
     needs_p2p: bool
     source: Text
 

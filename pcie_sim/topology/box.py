@@ -51,7 +51,7 @@ class Topology:
         self._spec = spec
         self._where = where
         self._routes: dict[tuple[str, str, str, Access], Route] = {}
-        self._transports: dict[tuple[str, str], Transport] = {}
+        self._transports: dict[tuple[str, str, int], Transport] = {}
 
     def __repr__(self) -> str:
         counts = ", ".join(f"{count}x {name}" for name, count in self.gpu_counts().items())
@@ -238,17 +238,22 @@ class Topology:
             return self._route("SHM", a, b, access)
         return self._route("P2P", a, b, access)
 
-    def transport(self, a: str, b: str) -> Transport:
-        """What the collective library uses between the two, and why, by :attr:`settings`."""
+    def transport(self, a: str, b: str, *, gpus: int | None = None) -> Transport:
+        """What the collective library uses between the two, and why, by :attr:`settings`.
+
+        ``gpus``: GPUs of the communicator on their host (None: all of the host's); the library sees no others, and NCCL's default
+        level depends on how many there are.
+        """
         self._check(a, b)
-        key = (a, b)
+        tree = self._tree
+        count = tree.gpus_on[tree.host_of[a]] if gpus is None else gpus
+        key = (a, b, min(count, 3))
         if key not in self._transports:
-            tree = self._tree
             models = (tree.gpus[a], tree.gpus[b])
             pair = Pair(
                 path_type=path_type(tree, a, b),
                 cpu_vendor=tree.sockets[tree.socket_of[a]].vendor,
-                gpus_in_box=tree.gpus_on[tree.host_of[a]],
+                gpus_in_box=count,
                 drivers=tuple((model.name, model.p2p.stock_driver, model.p2p.evidence) for model in models),
             )
             chosen = decide(self.settings, pair)
@@ -258,13 +263,13 @@ class Topology:
             self._transports[key] = chosen
         return self._transports[key]
 
-    def path(self, a: str, b: str) -> Route:
+    def path(self, a: str, b: str, *, gpus: int | None = None) -> Route:
         """The route that :meth:`transport` chooses.
 
         Raises:
             InputError: as :meth:`route` and :meth:`net_route`.
         """
-        return self._route(self.transport(a, b).kind, a, b)
+        return self._route(self.transport(a, b, gpus=gpus).kind, a, b)
 
     def with_settings(
         self,

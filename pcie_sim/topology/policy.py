@@ -40,7 +40,7 @@ class Pair:
     path_type: PathType
     cpu_vendor: Literal["amd", "intel", "arm", "other"]
     gpus_in_box: int
-    """Of one host: the library searches each apart."""
+    """Of the communicator, on one host: the library sees no others and searches each host apart."""
     drivers: Sequence[tuple[str, Literal["yes", "no", "unknown"], Evidence]]
     """Name, stock driver's peer access and its evidence, for each of the two GPUs' models."""
 
@@ -94,12 +94,13 @@ def check_env(settings: SettingsSpec) -> None:
 def default_level(ccl: CclSettings, cpu_vendor: str, gpus_in_box: int) -> tuple[str, str]:
     """The library's level without environment, and the rule in words.
 
-    NCCL >= 2.23: PXB, but SYS on x86 AMD with at most two GPUs. NCCL <= 2.22 and RCCL: SYS, but PXB on Intel and Arm.
+    NCCL >= 2.23: PXB, but SYS on x86 AMD where the communicator has at most two GPUs. NCCL <= 2.22 and RCCL: SYS, but PXB on Intel and
+    Arm.
     """
     label = f"{ccl.name.upper()} {ccl.version}"
     if ccl.name == "nccl" and ccl.version_tuple[:2] >= _PXB_SINCE:
         if cpu_vendor == "amd" and gpus_in_box <= _SMALL_BOX:
-            return "SYS", f"{label} allows SYS by default on an AMD box of at most {_SMALL_BOX} GPUs"
+            return "SYS", f"{label} allows SYS by default between at most {_SMALL_BOX} GPUs of an AMD box"
         return "PXB", f"{label} allows no more than PXB by default"
     if cpu_vendor in ("intel", "arm"):
         return "PXB", f"{label} allows no more than PXB by default on {cpu_vendor.capitalize()} CPUs"

@@ -17,6 +17,10 @@ def rate(value: float) -> Quantity:
     return Quantity(value=value, unit="B/s", evidence="nominal", source="test")
 
 
+def port(value: float) -> SimpleNamespace:
+    return SimpleNamespace(rate=rate(value), read_share=None, fan_share=None, contended_share=None)
+
+
 @dataclass(frozen=True, eq=False)
 class FakeBox:
     """``per_switch`` GPUs below each switch; every link and uplink ``link`` B/s each way; latencies (s) inside and across."""
@@ -43,9 +47,13 @@ class FakeBox:
         found = {}
         for gpu in self.gpus:
             speed = self.link / 2 if gpu == self.slow_gpu else self.link
-            found[f"{gpu}.up"] = found[f"{gpu}.dn"] = SimpleNamespace(rate=rate(speed), read_share=None)
+            found[f"{gpu}.up"] = found[f"{gpu}.dn"] = SimpleNamespace(
+                rate=rate(speed), read_share=None, fan_share=None, contended_share=None
+            )
         for index in range(len(self.per_switch)):
-            found[f"s{index}.up"] = found[f"s{index}.dn"] = SimpleNamespace(rate=rate(self.uplink), read_share=None)
+            found[f"s{index}.up"] = found[f"s{index}.dn"] = SimpleNamespace(
+                rate=rate(self.uplink), read_share=None, fan_share=None, contended_share=None
+            )
         return found
 
     @property
@@ -95,7 +103,10 @@ class FakeBox:
             rest -= count
         raise AssertionError(gpu)
 
-    def path(self, a: str, b: str) -> SimpleNamespace:
+    def kernel_rate(self, gpu: str) -> None:
+        return None
+
+    def path(self, a: str, b: str, *, gpus: int | None = None, access: str = "write") -> SimpleNamespace:
         first, second = self.switch_of(a), self.switch_of(b)
         near = first == second
         links = (f"{a}.up", f"{b}.dn") if near else (f"{a}.up", f"s{first}.up", f"s{second}.dn", f"{b}.dn")
@@ -108,11 +119,14 @@ class FakeBox:
             latency=seconds(self.inside if near else self.across),
             flow_rate=None,
             crosses_socket=False,
+            access=access,
+            network=None,
         )
 
     route = path
+    sm_route = path
 
-    def transport(self, a: str, b: str) -> SimpleNamespace:
+    def transport(self, a: str, b: str, *, gpus: int | None = None) -> SimpleNamespace:
         return SimpleNamespace(kind="P2P", reason="test", evidence="nominal")
 
     def but(self, **changes: object) -> FakeBox:
