@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -12,6 +11,7 @@ from weakref import WeakKeyDictionary
 
 from pcie_sim.collectives import Schedule, build_schedule, options_of
 from pcie_sim.evidence import weakest
+from pcie_sim.network.alike import Kinds, kinds_of
 from pcie_sim.network.channels import Lanes, Way, blend, channel_rate, one_pass, passes_left
 from pcie_sim.network.conditions import collapsed_uplinks
 from pcie_sim.network.costs import Amount, Costs, add, amount, library_costs
@@ -158,6 +158,11 @@ class Placement:
         return frozenset(route.src for route in self.pairs) & frozenset(route.dst for route in self.pairs)
 
     @cached_property
+    def kinds(self) -> Kinds:
+        """The classes that cost the same with any protocol."""
+        return kinds_of(self, KERNELS)
+
+    @cached_property
     def user_load(self) -> list[float]:
         """Message bytes over each link, as a share of the message."""
         return FlowSet(self.capacity, self.routes, (), self.of_class, self.fraction).link_bytes()
@@ -186,12 +191,13 @@ def _view(placed: Placement, protocol: Protocol, lanes: Lanes | None) -> View:
     once = 0.0
     steps: list[Amount] = []
     bound: list[Amount] = []
-    often = Counter(placed.of_class)
-    for index, route in enumerate(placed.class_route):
+    kinds = placed.kinds
+    for index, often in zip(kinds.first, kinds.count, strict=True):
+        route = placed.class_route[index]
         network = _network(route)
         software, wire = costs.step(protocol, route.transport, network), amount(route.latency)
         label = weakest((wire.evidence, placed.transport_evidence.evidence))
-        weight = often[index] / len(placed.of_class)
+        weight = often / len(placed.of_class)
         steps.append(Amount(software.value * weight, software.sigma, software.evidence, software.sources))
         steps.append(Amount(wire.value * weight, wire.sigma, label, wire.sources))
         latency.append(software.value + wire.value)
@@ -213,12 +219,12 @@ def _view(placed: Placement, protocol: Protocol, lanes: Lanes | None) -> View:
         caps.append(min(cap / share, route.flow_rate.value if route.flow_rate is not None else math.inf) / placed.channels)
         waits.append(min(wait, latency[-1]))
     return View(
-        latency=tuple(latency[index] for index in placed.of_class),
-        wire=tuple(part / shares[index] for part, index in zip(placed.fraction, placed.of_class, strict=True)),
-        caps=tuple(caps),
+        latency=tuple([latency[kind] for kind in kinds.of]),
+        wire=tuple([part / shares[kind] for part, kind in zip(placed.fraction, kinds.of, strict=True)]),
+        caps=tuple([caps[kind] for kind in kinds.of_class]),
         step=_mean(steps),
         share=max(bound, key=lambda item: item.sigma, default=Amount(1.0, 0.0, "measured")),
-        flight=tuple(waits[index] for index in placed.of_class),
+        flight=tuple([waits[kind] for kind in kinds.of]),
         pass_bytes=once / placed.passes if placed.passes else 0.0,
     )
 
@@ -281,8 +287,10 @@ class _Builder:
         self.links: dict[str, int] = {}
         self.classes: dict[tuple[object, ...], int] = {}
         self.class_route: list[Route] = []
+        self.routes: list[tuple[int, ...]] = []
         self.pairs: dict[tuple[str, str], Route] = {}
         self.ends: list[Route] = []
+        self.kernels: dict[str, tuple[str, ...]] = {}
 
     def schedule(
         self, gpus: tuple[str, ...], algorithm: str, fractions: Fractions | None, chunks: int | None, channels: int | None
@@ -300,18 +308,22 @@ class _Builder:
         for group, schedule in zip(groups, schedules, strict=True):
             gpus = self._ring(group) if schedule.algorithm in _LIBRARY_ALGORITHMS and not as_given else group
             offset = len(of_class)
+            class_of: dict[tuple[int, int], int] = {}
             for transfer in schedule.transfers:
-                of_class.append(self._class(gpus[transfer.src], gpus[transfer.dst]))
+                pair = (transfer.src, transfer.dst)
+                if pair not in class_of:
+                    class_of[pair] = self._class(gpus[transfer.src], gpus[transfer.dst])
+                of_class.append(class_of[pair])
                 self.ends.append(self.pairs[gpus[transfer.src], gpus[transfer.dst]])
                 fraction.append(transfer.fraction)
-                deps.append(tuple(dep + offset for dep in transfer.deps))
+                deps.append(tuple([dep + offset for dep in transfer.deps]) if offset else transfer.deps)
             previous.extend(item + offset if item >= 0 else -1 for item in schedule.stream_predecessor)
             order.extend(item + offset for item in schedule.order)
             for step, items in enumerate(schedule.rounds):
                 if step == len(rounds):
                     rounds.append([])
                 rounds[step].extend(item + offset for item in items)
-        routes = tuple(tuple(self.links[name] for name in self._links_of(route)) for route in self.class_route)
+        routes = tuple(self.routes)
         capacity, rates, crowded = self._capacities(routes, of_class, rounds, reads=schedules[0].access == "read")
         pairs = {pair: self.topology.transport(*pair) for pair in self.pairs}
         labels = [item.evidence for item in pairs.values()]
@@ -349,8 +361,12 @@ class _Builder:
         """The route's capacities, with what the kernels of both ends read from and write to host memory where it goes through that."""
         if route.transport != "SHM":
             return route.links
-        ends = [gpu for gpu in (route.src, route.dst) if self.topology.kernel_rate(gpu) is not None]
-        return (*route.links, *(f"{gpu}{KERNELS}" for gpu in ends))
+        return (*route.links, *self._kernels(route.src), *self._kernels(route.dst))
+
+    def _kernels(self, gpu: str) -> tuple[str, ...]:
+        if gpu not in self.kernels:
+            self.kernels[gpu] = () if self.topology.kernel_rate(gpu) is None else (f"{gpu}{KERNELS}",)
+        return self.kernels[gpu]
 
     def _rate(self, name: str) -> Amount:
         if name.endswith(KERNELS):
@@ -374,14 +390,16 @@ class _Builder:
         route = self.pairs.get((src, dst))
         if route is None:
             route = self.pairs[src, dst] = self.topology.path(src, dst)
-            for name in self._links_of(route):
-                self.links.setdefault(name, len(self.links))
+        links = self.links
+        crossed = tuple([links.setdefault(name, len(links)) for name in self._links_of(route)])
         rate = route.flow_rate.value if route.flow_rate is not None else None
-        key = (self._links_of(route), rate, route.transport, route.latency.value, route.path_type)
-        if key not in self.classes:
-            self.classes[key] = len(self.class_route)
+        key = (crossed, rate, route.transport, route.latency.value, route.path_type)
+        found = self.classes.get(key)
+        if found is None:
+            found = self.classes[key] = len(self.class_route)
             self.class_route.append(route)
-        return self.classes[key]
+            self.routes.append(crossed)
+        return found
 
     def _capacities(
         self, routes: Sequence[tuple[int, ...]], of_class: Sequence[int], rounds: Sequence[Sequence[int]], *, reads: bool
