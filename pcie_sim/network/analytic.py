@@ -114,8 +114,7 @@ def _lines(
     # a line that no engine may fall below: the busiest link has to carry its bytes
     if all(slope < bound for _, slope in lines):
         lines.append((0.0, bound))
-    uniform = together and not _uneven(placed, starts) and _lockstep(placed)
-    exact = not placed.shares_links or uniform
+    exact = not placed.shares_links or (together and not _uneven(placed, starts) and _lockstep(placed))
     return Lines(tuple(line[0] for line in lines), tuple(line[1] for line in lines), bound, busiest, rounds, exact)
 
 

@@ -17,7 +17,7 @@ from pcie_sim.network.nccl_search import Graph
 from pcie_sim.network.nccl_tuning import switch_points
 from pcie_sim.results.ccl import CclChoice, CclSearch, CclSegment, CclSmall, CclWarning
 from pcie_sim.specs.ops import CollectiveCall
-from pcie_sim.topology.policy import LEVELS
+from pcie_sim.topology import LEVELS, place_pairs
 from pcie_sim.units import format_bytes
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ def library_choice(topology: Topology) -> CclChoice | None:
     choices = {op: switch_points(thinks.model, op, may, _LOW, _HIGH) for op, may in rules.items()}
     segments = {op: tuple(CclSegment(int(start), *pair) for start, pair in points) for op, points in choices.items()}
     notes = dict.fromkeys((*thinks.notes, *(note for may in rules.values() for note in may.notes)))
-    reachable = all(topology.transport(a, b).kind != "NET" for a in gpus for b in gpus if a != b)
+    reachable = all(topology.transport(*pair).kind != "NET" for pair in place_pairs(topology))
     warnings: tuple[CclWarning, ...] = ()
     if reachable:
         warnings = costly_choices(topology, (gpus,), DECODE_BYTES)

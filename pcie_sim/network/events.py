@@ -21,6 +21,8 @@ _MEMO_NUMBERS = 20_000_000
 """Numbers kept in one run's solutions before they are dropped (about 160 MB of keys)."""
 _MANY, _MANY_EQUAL = 512, 4
 """Flows, and flows per size, from which it pays to look for groups of equal flows (measured)."""
+_MOST_CELLS = 1 << 26
+"""Most entries of a table of routes, one row as long as the longest (256 MB)."""
 _MOST_FRESH = 12
 """Sets of moving flows that were not met before, from which a run counts as one that does not repeat (and finish times of
 different length, from which it is sure to be one); then following the changes is cheaper than solving whole sets (measured)."""
@@ -162,7 +164,8 @@ def simulate(flows: FlowSet) -> FlowRun:
     """
     count = len(flows.of_class)
     alone = not (flows.charges or flows.deps or flows.previous)
-    if count >= _MANY and alone and len(set(flows.size)) * _MANY_EQUAL <= count:
+    longest = max(map(len, flows.routes), default=0)
+    if count >= _MANY and alone and len(set(flows.size)) * _MANY_EQUAL <= count and longest * count <= _MOST_CELLS:
         found = quotient(arrays_of(flows))
         if found is not None:
             one, group = found

@@ -9,15 +9,19 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pcie_sim.errors import InputError
-from pcie_sim.network.events import FlowRun, FlowSet, simulate
+from pcie_sim.network.events import FlowRun, FlowSet
 from pcie_sim.network.sharing import INFINITY
+from pcie_sim.network.shorten import Short, shortened
 from pcie_sim.results.timing import FlowCase, FlowsResult
+from pcie_sim.specs.base import plain_text
 from pcie_sim.specs.loader import load_yaml
 from pcie_sim.units import parse_bytes, parse_rate, parse_time
 
 MAX_COMPLETIONS = 5_000_000
 """Most completions (rounds x flows) that one case reports."""
 MAX_CASES = 10_000
+MOST_CROSSINGS, MOST_ALIKE = 5_000_000, 50_000_000
+"""Most links that the different flows of a file cross together (some 20 s); the second where they are alike enough to go in groups."""
 _UNITS = {"bandwidth": ("B/s",), "size": ("B", "bytes", "byte"), "time": ("s", "seconds", "second")}
 MAX_SIZE, MAX_TIME, MAX_RATE, MIN_RATE = 1e18, 1e9, 1e18, 1e-3
 
@@ -44,7 +48,8 @@ def run_flows(data: Any, *, source: str = "<flows>") -> FlowsResult:
 
     Raises:
         InputError: names the case and what is wrong: no cases, a case without id, links, routes or flows, an unknown link or
-            route, a capacity that is not above zero, a negative or non-finite number, or more than 5 million completions.
+            route, a capacity that is not above zero, a negative or non-finite number, a name with control characters, more than
+            5 million completions, or different flows that cross more than 5 million links together (50 where few sizes differ).
     """
     if not isinstance(data, Mapping):
         raise InputError(f"{source}: expected keys and values with a list of cases, like 'cases: [{{id: ...}}]'")
@@ -56,9 +61,11 @@ def run_flows(data: Any, *, source: str = "<flows>") -> FlowsResult:
         raise InputError(f"{source}: cases: {len(cases)} is too many; at most {MAX_CASES}")
     seen: set[str] = set()
     found: list[FlowCase] = []
-    completions = 0
+    completions, crossings = 0, 0.0
     for place, case in enumerate(cases):
-        found.append(_CaseReader(case, source, place, seen).run())
+        reader = _CaseReader(case, source, place, seen)
+        found.append(reader.run(1.0 - crossings))
+        crossings += reader.crossings
         completions += len(found[-1].finish)
         if completions > MAX_COMPLETIONS:
             raise InputError(f"{source}: all cases together have more than {MAX_COMPLETIONS} completions; split the file")
@@ -70,6 +77,9 @@ def _check_units(units: Any, source: str) -> None:
         return
     if not isinstance(units, Mapping):
         raise InputError(f"{source}: units: expected a mapping like {{bandwidth: B/s, size: B, time: s}}")
+    unknown = next((key for key in units if key not in _UNITS), None)
+    if unknown is not None:
+        raise InputError(f"{source}: units: unknown key {str(unknown)[:30]!r}; it takes bandwidth, size and time, each in SI")
     for key, allowed in _UNITS.items():
         if key in units and units[key] not in allowed:
             raise InputError(f"{source}: units.{key} {str(units[key])[:30]!r}: only {allowed[0]} is understood; write the numbers in SI")
@@ -85,23 +95,45 @@ class _CaseReader:
         name = case.get("id")
         if isinstance(name, bool) or not isinstance(name, str | int) or not str(name).strip() or len(str(name)) > 200:
             raise self._bad("id", "expected a short text")
-        self.id = str(name)
+        self.id = self._plain("id", str(name))
         self.where = f"{source}: case {self.id[:60]!r}"
         if self.id in seen:
             raise self._bad("id", "stands twice; give every case its own")
         seen.add(self.id)
         self.case = case
+        self.crossings = 0.0
+        """What the case took of the crossings that a file may have, as a share."""
 
     def _bad(self, key: str, what: str) -> InputError:
         return InputError(f"{self.where}: {key + ': ' if key else ''}{what}")
 
-    def run(self) -> FlowCase:
+    def _plain(self, key: str, text: str) -> str:
+        try:
+            return plain_text(text)
+        except ValueError as exc:
+            raise self._bad(key, str(exc)) from exc
+
+    def _shortened(self, flows: FlowSet, left: float) -> Short:
+        """The flows without what changes nothing; refused where they cross more links than the share ``left`` of what a file may."""
+        short = shortened(flows)
+        most = MOST_ALIKE if short.alike else MOST_CROSSINGS
+        self.crossings = short.crossings / most
+        if self.crossings > left:
+            raise self._bad(
+                "flows",
+                f"{len(short.copies):,} different flows cross {short.crossings:,} links together, more than the {most:,} of all cases; "
+                f"shorten the routes or split the file",
+            )
+        return short
+
+    def run(self, left: float = 1.0) -> FlowCase:
+        """When the flows end; ``left`` is the share of the crossings of a file that other cases have not taken."""
         links = self._links()
         classes = self._routes(links)
         flows = self._flows(list(links.values()), classes)
         rounds = self._rounds(len(flows.size))
         begun = time.perf_counter()
-        once: FlowRun = simulate(flows)
+        once: FlowRun = self._shortened(flows, left).run()
         finish: list[float] = []
         begins = 0.0
         for _ in range(rounds):
@@ -117,6 +149,7 @@ class _CaseReader:
             raise self._bad("links", "expected a mapping of link names to capacities in B/s")
         found: dict[str, float] = {}
         for name, value in links.items():
+            self._plain("links", str(name))
             rate = self._number(f"links.{str(name)[:60]}", value, parse_rate)
             if not rate > 0:
                 raise self._bad(f"links.{str(name)[:60]}", "a capacity must be above zero; leave a dead link out of the routes")
@@ -132,6 +165,7 @@ class _CaseReader:
         number = {name: index for index, name in enumerate(links)}
         found: dict[str, tuple[int, ...]] = {}
         for name, route in routes.items():
+            self._plain("routes", str(name))
             key = f"routes.{str(name)[:60]}"
             if not isinstance(name, str) or name.count(">") != 1 or not all(part.strip() for part in name.split(">")):
                 raise self._bad(key, 'a route is called "src>dst"')

@@ -37,8 +37,13 @@ class FlowSet:
         for index, size in zip(self.of_class, self.size, strict=True):
             by_class[index] += size
         found = [0.0] * len(self.capacity)
-        for place, (route, size) in enumerate(zip(self.routes, by_class, strict=True)):
-            for link, times in zip(route, self.charges[place] if self.charges else (1,) * len(route), strict=True):
+        if not self.charges:
+            for route, size in zip(self.routes, by_class, strict=True):
+                for link in route:
+                    found[link] += size
+            return found
+        for route, charges, size in zip(self.routes, self.charges, by_class, strict=True):
+            for link, times in zip(route, charges, strict=True):
                 found[link] += size * times
         return found
 
@@ -60,6 +65,7 @@ class FlowArrays:
         capacity: (links,) B/s.
         routes: (width, flows) links of each flow, one column a flow, in the order of its way; -1 anywhere stands for nothing.
         size: (flows,) bytes, or one number for all; likewise ``cap`` (B/s), ``start`` and ``latency`` (s).
+        copies: how many equal flows each of them stands for (they end together: one finish).
     """
 
     capacity: NDArray[np.float64]
@@ -68,6 +74,7 @@ class FlowArrays:
     cap: NDArray[np.float64] | float = float("inf")
     start: NDArray[np.float64] | float = 0.0
     latency: NDArray[np.float64] | float = 0.0
+    copies: NDArray[np.int64] | int = 1
 
     @property
     def count(self) -> int:
@@ -130,22 +137,24 @@ def lists_of(flows: FlowArrays) -> FlowSet:
 
     count = flows.count
     cap = np.broadcast_to(np.asarray(flows.cap, dtype=float), (count,)).tolist()
-    known: dict[tuple[tuple[int, ...], float], int] = {}
+    copies = np.broadcast_to(np.asarray(flows.copies, dtype=np.int64), (count,)).tolist()
+    known: dict[tuple[tuple[int, ...], float, int], int] = {}
     of_class: list[int] = []
-    for column, limit in zip(flows.routes.T.tolist(), cap, strict=True):
-        of_class.append(known.setdefault((tuple(link for link in column if link >= 0), limit), len(known)))
+    for column, limit, times in zip(flows.routes.T.tolist(), cap, copies, strict=True):
+        of_class.append(known.setdefault((tuple([link for link in column if link >= 0]), limit, times), len(known)))
 
     def per_flow(values: NDArray[np.float64] | float) -> list[float]:
         return [float(value) for value in np.broadcast_to(np.asarray(values, dtype=float), (count,))]
 
     return FlowSet(
         capacity=flows.capacity.tolist(),
-        routes=[route for route, _ in known],
-        caps=[limit for _, limit in known],
+        routes=[route for route, _, _ in known],
+        caps=[limit for _, limit, _ in known],
         of_class=of_class,
         size=per_flow(flows.size),
         start=per_flow(flows.start),
         latency=per_flow(flows.latency),
+        charges=[(times,) * len(route) for route, _, times in known] if any(times > 1 for _, _, times in known) else (),
     )
 
 

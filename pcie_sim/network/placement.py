@@ -12,6 +12,7 @@ from weakref import WeakKeyDictionary
 
 from pcie_sim.collectives import Schedule, build_schedule, options_of
 from pcie_sim.evidence import weakest
+from pcie_sim.network.alike import Kinds, kinds_of
 from pcie_sim.network.channels import Lanes, passes_left
 from pcie_sim.network.costs import Amount, Costs, KernelCosts, amount, kernel_costs, library_costs
 from pcie_sim.network.crowding import Flows, capacities
@@ -126,6 +127,11 @@ class Placement:
         return frozenset(route.src for route in self.pairs) & frozenset(route.dst for route in self.pairs)
 
     @cached_property
+    def kinds(self) -> Kinds:
+        """The classes that cost the same with any protocol."""
+        return kinds_of(self, KERNELS)
+
+    @cached_property
     def user_load(self) -> list[float]:
         """Message bytes over each link, as a share of the message."""
         return FlowSet(self.capacity, self.routes, (), self.of_class, self.fraction).link_bytes()
@@ -190,6 +196,8 @@ class _Builder:
         self.links: dict[str, int] = {}
         self.classes: dict[tuple[object, ...], int] = {}
         self.class_route: list[Route] = []
+        self.routes: list[tuple[int, ...]] = []
+        self.kernels: dict[str, tuple[str, ...]] = {}
         self.pairs: dict[tuple[str, str], Route] = {}
         self.ends: list[Route] = []
         self.access: Access = "write"
@@ -220,18 +228,22 @@ class _Builder:
             self.near.update({gpu: hosts[self.topology.host_of(gpu)] for gpu in group})
             gpus = self._ring(group) if schedule.algorithm in _LIBRARY_ALGORITHMS and not as_given else group
             offset = len(of_class)
+            class_of: dict[tuple[int, int], int] = {}
             for transfer in schedule.transfers:
-                of_class.append(self._class(gpus[transfer.src], gpus[transfer.dst]))
+                pair = (transfer.src, transfer.dst)
+                if pair not in class_of:
+                    class_of[pair] = self._class(gpus[transfer.src], gpus[transfer.dst])
+                of_class.append(class_of[pair])
                 self.ends.append(self.pairs[gpus[transfer.src], gpus[transfer.dst]])
                 fraction.append(transfer.fraction)
-                deps.append(tuple(dep + offset for dep in transfer.deps))
+                deps.append(tuple([dep + offset for dep in transfer.deps]) if offset else transfer.deps)
             previous.extend(item + offset if item >= 0 else -1 for item in schedule.stream_predecessor)
             order.extend(item + offset for item in schedule.order)
             for step, items in enumerate(schedule.rounds):
                 if step == len(rounds):
                     rounds.append([])
                 rounds[step].extend(item + offset for item in items)
-        routes = tuple(tuple(self.links[name] for name in self._links_of(route)) for route in self.class_route)
+        routes = tuple(self.routes)
         flows = Flows(tuple(self.links), routes, of_class, rounds, self.ends, self.access)
         rates = [self._rate(name) for name in self.links]
         capacity, used, crowded = capacities(self.topology, self.costs, flows, rates)
@@ -281,8 +293,12 @@ class _Builder:
         """The route's capacities, with what the kernels of both ends read from and write to host memory where it goes through that."""
         if route.transport != "SHM":
             return route.links
-        ends = [gpu for gpu in (route.src, route.dst) if self.topology.kernel_rate(gpu) is not None]
-        return (*route.links, *(f"{gpu}{KERNELS}" for gpu in ends))
+        return (*route.links, *self._kernels(route.src), *self._kernels(route.dst))
+
+    def _kernels(self, gpu: str) -> tuple[str, ...]:
+        if gpu not in self.kernels:
+            self.kernels[gpu] = () if self.topology.kernel_rate(gpu) is None else (f"{gpu}{KERNELS}",)
+        return self.kernels[gpu]
 
     def _rate(self, name: str) -> Amount:
         if name.endswith(KERNELS):
@@ -306,11 +322,13 @@ class _Builder:
         route = self.pairs.get((src, dst))
         if route is None:
             route = self.pairs[src, dst] = self._route(src, dst)
-            for name in self._links_of(route):
-                self.links.setdefault(name, len(self.links))
+        links = self.links
+        crossed = tuple([links.setdefault(name, len(links)) for name in self._links_of(route)])
         rate = route.flow_rate.value if route.flow_rate is not None else None
-        key = (self._links_of(route), route.access, rate, route.transport, route.latency.value, route.path_type)
-        if key not in self.classes:
-            self.classes[key] = len(self.class_route)
+        key = (crossed, route.access, rate, route.transport, route.latency.value, route.path_type)
+        found = self.classes.get(key)
+        if found is None:
+            found = self.classes[key] = len(self.class_route)
             self.class_route.append(route)
-        return self.classes[key]
+            self.routes.append(crossed)
+        return found

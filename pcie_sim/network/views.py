@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -55,20 +54,22 @@ class View:
 
 def make_view(placed: Placement, protocol: Protocol, lanes: Lanes | None) -> View:
     """The costs of ``placed`` with ``protocol`` on ``lanes`` (None: channels that bind nothing)."""
-    edges = [_edge(placed, route, protocol, lanes) for route in placed.class_route]
-    often = Counter(placed.of_class)
+    kinds = placed.kinds
+    edges = [_edge(placed, placed.class_route[index], protocol, lanes) for index in kinds.first]
     steps: list[Amount] = []
-    for index, edge in enumerate(edges):
-        weight = often[index] / len(placed.of_class)
+    for edge, often in zip(edges, kinds.count, strict=True):
+        weight = often / len(placed.of_class)
         steps += [Amount(part.value * weight, part.sigma, part.evidence, part.sources) for part in edge.start]
     once = max((edge.pass_bytes for edge in edges), default=0.0)
+    latency, charge, wait = [edge.latency for edge in edges], [edge.charge for edge in edges], [edge.wait for edge in edges]
+    caps = [edge.cap / edge.charge / placed.channels for edge in edges]  # what holds for an edge is cut among its channels
     return View(
-        latency=tuple(edges[index].latency for index in placed.of_class),
-        wire=tuple(part / edges[index].charge for part, index in zip(placed.fraction, placed.of_class, strict=True)),
-        caps=tuple(edge.cap / edge.charge / placed.channels for edge in edges),  # what holds for an edge is cut among its channels
+        latency=tuple([latency[kind] for kind in kinds.of]),
+        wire=tuple([part / charge[kind] for part, kind in zip(placed.fraction, kinds.of, strict=True)]),
+        caps=tuple([caps[kind] for kind in kinds.of_class]),
         step=_mean(steps),
         share=max((edge.bound for edge in edges), key=lambda item: item.sigma, default=Amount(1.0, 0.0, "measured")),
-        flight=tuple(edges[index].wait for index in placed.of_class),
+        flight=tuple([wait[kind] for kind in kinds.of]),
         pass_bytes=once / placed.passes if placed.passes else 0.0,
     )
 

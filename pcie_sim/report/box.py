@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from pcie_sim.errors import InputError, NoDataError
@@ -12,7 +12,7 @@ from pcie_sim.report.console import bold, bullets, pairs, table, wrapped
 from pcie_sim.report.numbers import quantity_text, settings_text
 from pcie_sim.results.base import plain
 from pcie_sim.results.ccl import CclChoice
-from pcie_sim.topology import Topology
+from pcie_sim.topology import Topology, place_pairs
 from pcie_sim.units import counted
 
 if TYPE_CHECKING:
@@ -135,12 +135,10 @@ def _matrix(box: Topology) -> Block:
 def _grouped(box: Topology) -> list[dict[str, Any]]:
     """Ordered GPU pairs by path type, transport and reason, with how many there are."""
     found: dict[tuple[str, str, str, str], int] = {}
-    for a in box.gpus:
-        for b in box.gpus:
-            if a != b:
-                how = box.transport(a, b)
-                key = (box.path_type(a, b), how.kind, how.reason, how.evidence)
-                found[key] = found.get(key, 0) + 1
+    for (a, b), count in place_pairs(box).items():
+        how = box.transport(a, b)
+        key = (box.path_type(a, b), how.kind, how.reason, how.evidence)
+        found[key] = found.get(key, 0) + count
     return [
         {"path_type": path, "transport": kind, "pairs": count, "reason": reason, "evidence": evidence}
         for (path, kind, reason, evidence), count in found.items()
@@ -192,10 +190,21 @@ def _link_names(names: Iterable[str]) -> str:
     return ", ".join(f"{' '.join(stems)} ({found})" for found, stems in by_ends.items())
 
 
+def _square(box: Topology, of: Callable[[str, str], str]) -> list[list[str | None]]:
+    """``of`` every ordered pair of different GPUs, asked once for all pairs that :attr:`Topology.places` holds for alike."""
+    known: dict[tuple[int, int], str | None] = {}
+    for a, b in place_pairs(box):
+        known[box.places[a], box.places[b]] = of(a, b)
+    places = [box.places[gpu] for gpu in box.gpus]
+    rows: list[list[str | None]] = [[known.get((mine, other)) for other in places] for mine in places]
+    for place, row in enumerate(rows):
+        row[place] = None
+    return rows
+
+
 def box_document(box: Topology) -> dict[str, Any]:
     """Schema ``pcie-sim/topology-show/1``: GPUs in bus order, nodes, directed links, path types and transports as matrices."""
     order = box.gpus
-    transports = [[None if a == b else box.transport(a, b).kind for b in order] for a in order]
     links = [
         {
             "name": name,
@@ -224,8 +233,8 @@ def box_document(box: Topology) -> dict[str, Any]:
             "peers": [peer.model_dump(mode="json") for peer in box.spec.peers],
             "settings": box.settings.model_dump(mode="json"),
             "links": links,
-            "path_types": [[None if a == b else box.path_type(a, b) for b in order] for a in order],
-            "transports": transports,
+            "path_types": _square(box, box.path_type),
+            "transports": _square(box, lambda a, b: box.transport(a, b).kind),
             "transport_reasons": _grouped(box),
             "ccl": None if choice is None else choice.to_dict(),
             "assumptions": list(box.assumptions),

@@ -10,22 +10,29 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 from pcie_sim.errors import InputError
 from pcie_sim.evidence import Evidence
 from pcie_sim.specs.loader import line_of_key
-from pcie_sim.specs.messages import readable, what_is
+from pcie_sim.specs.messages import HALF_CHARACTER, readable, what_is
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._+-]{0,79}$")]
 """A catalog name: letters, digits and ``. _ + -``, at most 80 characters (so that it is never a path)."""
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
 
 
-def _no_control(text: str) -> str:
-    """Text that is printed to terminals: what could move the cursor or rename the window is refused."""
+def plain_text(text: str) -> str:
+    """Text that is printed to terminals: what could move the cursor or rename the window is refused, and what no terminal can print.
+
+    Raises:
+        ValueError: a control character, or half of a surrogate pair.
+    """
     found = _CONTROL.search(text)
-    if found is not None:
-        raise ValueError(f"holds a control character (\\x{ord(found.group()):02x}); write plain text")
-    return text
+    if found is None:
+        return text
+    code = ord(found.group())
+    if code >= 0xD800:
+        raise ValueError(f"{HALF_CHARACTER} (\\u{code:04x}); write plain text")
+    raise ValueError(f"holds a control character (\\x{code:02x}); write plain text")
 
 
-Text = Annotated[str, Field(max_length=4000), AfterValidator(_no_control)]
+Text = Annotated[str, Field(max_length=4000), AfterValidator(plain_text)]
 
 
 class Spec(BaseModel):

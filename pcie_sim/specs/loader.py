@@ -22,6 +22,7 @@ MAX_BYTES = 8 * 2**20
 MAX_DEPTH = 50
 MAX_ALIASES = 100
 MAX_NODES = 2_000_000
+_TOO_DEEP = f"nested deeper than {MAX_DEPTH} levels"
 
 _BaseLoader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
@@ -40,16 +41,18 @@ def _line(event: Any) -> int | None:
     return event.start_mark.line + 1 if event.start_mark is not None else None
 
 
-def _check_events(text: str) -> None:
+def _check_events(text: str, most: tuple[int, str] | None) -> None:
     depth = aliases = 0
-    for event in yaml.parse(text, Loader=_Loader):
+    for values, event in enumerate(yaml.parse(text, Loader=_Loader)):
         tag = getattr(event, "tag", None)
         if tag is not None:  # even !!int: nothing here needs one, and on the wrong kind of node it breaks the constructors
             raise _ProblemError(f"tag {str(tag)[:60]!r} is not allowed", _line(event))
+        if most is not None and values > most[0]:
+            raise _ProblemError(f"more than {most[0]:,} values are too many: {most[1]}", _line(event))
         if isinstance(event, yaml.CollectionStartEvent):
             depth += 1
             if depth > MAX_DEPTH:
-                raise _ProblemError(f"nested deeper than {MAX_DEPTH} levels", _line(event))
+                raise _ProblemError(_TOO_DEEP, _line(event))
         elif isinstance(event, yaml.CollectionEndEvent):
             depth -= 1
         elif isinstance(event, yaml.AliasEvent):
@@ -157,12 +160,14 @@ def load_yaml(path: str | os.PathLike[str]) -> Any:
     return parse_yaml(text, source=shown)
 
 
-def parse_yaml(text: str, *, source: str = "<text>") -> Any:
-    """As :func:`load_yaml`, from text; ``source`` is named in messages."""
+def parse_yaml(text: str, *, source: str = "<text>", most: tuple[int, str] | None = None) -> Any:
+    """As :func:`load_yaml`, from text; ``source`` is named in messages. ``most``: values (keys and the ends of lists and mappings
+    counted) from which a file is refused without reading the rest, and the reason in words.
+    """
     if len(text) > MAX_BYTES:
         raise InputError(f"{source}: larger than 8 MiB; this is not a file for pcie-sim")
     try:
-        _check_events(text)
+        _check_events(text, most)
         loader = _Loader(text)
         try:
             node = loader.get_single_node()
@@ -243,10 +248,12 @@ def parse_json(text: str, *, source: str = "<text>") -> Any:
         value = json.loads(text, object_pairs_hook=pairs, parse_constant=refuse)
     except json.JSONDecodeError as exc:
         raise InputError(f"{source}:{exc.lineno}: broken JSON: {exc.msg}") from exc
-    except (RecursionError, ValueError) as exc:
+    except RecursionError as exc:
+        raise InputError(f"{source}: {_TOO_DEEP}; look for brackets that are not closed") from exc
+    except ValueError as exc:
         raise InputError(f"{source}: broken JSON: {str(exc)[:120]}") from exc
     if _depth(value) > MAX_DEPTH:
-        raise InputError(f"{source}: nested deeper than {MAX_DEPTH} levels")
+        raise InputError(f"{source}: {_TOO_DEEP}; look for brackets that are not closed")
     return value
 
 
@@ -267,30 +274,55 @@ def _depth(value: Any) -> int:
 
 
 def line_of_key(text: str, keys: tuple[str | int, ...]) -> int | None:
-    """Line (from 1) of the value at ``keys`` in YAML ``text``, for messages; None when it cannot be found."""
+    """Line (from 1) of the value at ``keys`` in YAML ``text``, for messages; None when it cannot be found.
+
+    Reads no further than the value: of a file that is refused for its size, not the whole.
+    """
+    events: Any = yaml.parse(text, Loader=_Loader)
     try:
-        loader = _Loader(text)
-        try:
-            node = loader.get_single_node()
-        finally:
-            loader.dispose()
-    except (yaml.YAMLError, _ProblemError, RecursionError):
+        return _line_at(events, keys)
+    except (yaml.YAMLError, _ProblemError, RecursionError, StopIteration):
         return None
+    finally:
+        events.close()
+
+
+def _line_at(events: Any, keys: tuple[str | int, ...]) -> int | None:
+    event = next(events)
+    while isinstance(event, yaml.StreamStartEvent | yaml.DocumentStartEvent):
+        event = next(events)
     line: int | None = None
     for key in keys:
-        if node is None:
+        if isinstance(event, yaml.StreamEndEvent):
             return line
-        line = node.start_mark.line + 1 if line is None else line
-        if isinstance(node, yaml.MappingNode):
-            for key_node, value_node in node.value:
-                if getattr(key_node, "value", None) == str(key):
-                    line, node = key_node.start_mark.line + 1, value_node
-                    break
-            else:
+        line = _line(event) if line is None else line
+        if isinstance(event, yaml.MappingStartEvent):
+            name = next(events)
+            while not (isinstance(name, yaml.ScalarEvent) and name.value == str(key)):
+                if isinstance(name, yaml.MappingEndEvent):
+                    return line
+                _skip(name, events)
+                _skip(next(events), events)
+                name = next(events)
+            line, event = _line(name), next(events)
+        elif isinstance(event, yaml.SequenceStartEvent) and isinstance(key, int):
+            event = next(events)
+            for _ in range(key):
+                if isinstance(event, yaml.SequenceEndEvent):
+                    return line
+                _skip(event, events)
+                event = next(events)
+            if isinstance(event, yaml.SequenceEndEvent):
                 return line
-        elif isinstance(node, yaml.SequenceNode) and isinstance(key, int) and key < len(node.value):
-            node = node.value[key]
-            line = node.start_mark.line + 1
+            line = _line(event)
         else:
             return line
     return line
+
+
+def _skip(event: Any, events: Any) -> None:
+    """Pass over what ``event`` begins."""
+    depth = int(isinstance(event, yaml.CollectionStartEvent))
+    while depth:
+        inside = next(events)
+        depth += isinstance(inside, yaml.CollectionStartEvent) - isinstance(inside, yaml.CollectionEndEvent)

@@ -13,6 +13,8 @@ from pcie_sim.specs.gpu import PcieLink
 NodeName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]{0,39}$")]
 """A node's name: letters, digits, ``_`` and ``-`` (capacities are called ``<node>.up``, so no dot)."""
 MAX_NODES = 512
+MOST_VALUES = 30_000
+"""Values in a topology file (:func:`pcie_sim.specs.loader.parse_yaml`): as many nodes and peers as may be, with every key, have 16,000."""
 
 
 def parse_link(value: object) -> object:

@@ -16,6 +16,8 @@ PATTERNS = {
 }
 """Patterns of text fields, by what they ask for."""
 
+HALF_CHARACTER = "holds half of a character"
+"""Half of a surrogate pair, which JSON can spell and UTF-8 cannot."""
 _LIST, _MAPPING, _TEXT = "expected a list", "expected keys and values", "expected text"
 _WHOLE, _NUMBER = "expected a whole number", "expected a number"
 _SAYS_TYPE = {
@@ -147,6 +149,7 @@ _SPECIAL: dict[str, Callable[[str, object], str]] = {
     "extra_forbidden": lambda _message, _value: "unknown key",
     "missing": lambda _message, _value: "required key is missing",
     "finite_number": lambda _message, _value: "expected a finite number",
+    "string_unicode": lambda _message, _value: f"{HALF_CHARACTER}; write plain text",
     "too_long": _too_long,
     "too_short": _too_short,
     "string_too_long": lambda message, _value: _count(message, "most", "character", "characters"),

@@ -19,6 +19,7 @@ from pcie_sim.specs.part import PciePart, WriteCollapse
 from pcie_sim.topology.capacity import Capacity, build_capacities, kernel_rate, trained_link
 from pcie_sim.topology.graph import to_graph
 from pcie_sim.topology.network import network_plan, network_route
+from pcie_sim.topology.pairs import Pattern, places_of
 from pcie_sim.topology.policy import Pair, Transport, check_env, decide
 from pcie_sim.topology.routes import Access, PathType, Route, path_type, peer_route, staged_route, turning_point, unjoined
 from pcie_sim.topology.tree import Tree, Where, build_tree
@@ -35,7 +36,11 @@ class Topology:
     """
 
     def __init__(
-        self, spec: TopologySpec, where: Where, *, _shared: tuple[Tree, Mapping[str, Capacity], tuple[str, ...]] | None = None
+        self,
+        spec: TopologySpec,
+        where: Where,
+        *,
+        _shared: tuple[Tree, Mapping[str, Capacity], tuple[str, ...], Mapping[str, int]] | None = None,
     ) -> None:
         if _shared is None:
             try:
@@ -44,14 +49,15 @@ class Topology:
                 raise InputError(f"{where.at('settings', 'env')}: {exc}") from exc
             tree = build_tree(spec, where)
             links, remarks = build_capacities(tree, catalog.load_typed_part(_PCIE_PART, PciePart), where)
-            _shared = (tree, MappingProxyType(dict(links)), remarks)
+            _shared = (tree, MappingProxyType(dict(links)), remarks, MappingProxyType(places_of(tree, links)))
         self._shared = _shared
-        self._tree, self._links, self._remarks = _shared
+        self._tree, self._links, self._remarks, self._places = _shared
         self._names = frozenset(self._links)
         self._spec = spec
         self._where = where
-        self._routes: dict[tuple[str, str, str, Access], Route] = {}
-        self._transports: dict[tuple[str, str, int], Transport] = {}
+        self._patterns: dict[tuple[str, int, int, Access], Pattern] = {}
+        self._paths: dict[tuple[int, int, int], Pattern] = {}
+        self._transports: dict[tuple[int, int, int], Transport] = {}
 
     def __repr__(self) -> str:
         counts = ", ".join(f"{count}x {name}" for name, count in self.gpu_counts().items())
@@ -98,6 +104,11 @@ class Topology:
     def gpus(self) -> tuple[str, ...]:
         """GPU node names in bus order."""
         return self._tree.bus_order
+
+    @property
+    def places(self) -> Mapping[str, int]:
+        """A number for every GPU (read-only): pairs of GPUs whose numbers are equal have the same path type and transport."""
+        return self._places
 
     @property
     def links(self) -> Mapping[str, Capacity]:
@@ -183,7 +194,7 @@ class Topology:
         """``PIX`` one switch, ``PXB`` several, ``PHB`` through a socket (nvidia-smi's NODE too), ``SYS`` between sockets (or
         NUMA nodes, where stated), ``NVL`` an NVLink bridge. ACS does not change it: the library believes the tree.
         """
-        self._check(a, b)
+        self._pair(a, b)
         return path_type(self._tree, a, b)
 
     def route(self, a: str, b: str, *, access: Access = "write") -> Route:
@@ -244,24 +255,27 @@ class Topology:
         ``gpus``: GPUs of the communicator on their host (None: all of the host's); the library sees no others, and NCCL's default
         level depends on how many there are.
         """
-        self._check(a, b)
         tree = self._tree
-        count = tree.gpus_on[tree.host_of[a]] if gpus is None else gpus
-        key = (a, b, min(count, 3))
-        if key not in self._transports:
+        key = (*self._pair(a, b), self._count(a, gpus))
+        known = self._transports.get(key)
+        if known is None:
             models = (tree.gpus[a], tree.gpus[b])
             pair = Pair(
                 path_type=path_type(tree, a, b),
                 cpu_vendor=tree.sockets[tree.socket_of[a]].vendor,
-                gpus_in_box=count,
+                gpus_in_box=key[2],
                 drivers=tuple((model.name, model.p2p.stock_driver, model.p2p.evidence) for model in models),
             )
             chosen = decide(self.settings, pair)
             if chosen.kind == "NET":
                 plan = network_plan(tree, self.settings, a, b, self._where)
                 chosen = replace(chosen, reason=f"{chosen.reason}: {plan.reason}")
-            self._transports[key] = chosen
-        return self._transports[key]
+            known = self._transports[key] = chosen
+        return known
+
+    def _count(self, gpu: str, gpus: int | None) -> int:
+        """GPUs that the library sees on the host of ``gpu``, as far as its rules tell them apart: 1, 2 or more."""
+        return min(self._tree.gpus_on[self._tree.host_of[gpu]] if gpus is None else gpus, 3)
 
     def path(self, a: str, b: str, *, gpus: int | None = None) -> Route:
         """The route that :meth:`transport` chooses.
@@ -269,7 +283,11 @@ class Topology:
         Raises:
             InputError: as :meth:`route` and :meth:`net_route`.
         """
-        return self._route(self.transport(a, b, gpus=gpus).kind, a, b)
+        key = (*self._pair(a, b), self._count(a, gpus))
+        pattern = self._paths.get(key)
+        if pattern is None:
+            pattern = self._paths[key] = Pattern.of(self._route(self.transport(a, b, gpus=gpus).kind, a, b))
+        return pattern.between(a, b)
 
     def with_settings(
         self,
@@ -327,17 +345,24 @@ class Topology:
         return to_graph(self._tree, self._links)
 
     def _route(self, kind: Literal["P2P", "SHM", "NET"], a: str, b: str, access: Access = "write") -> Route:
-        key = (kind, a, b, access)
-        if key not in self._routes:
-            self._check(a, b)
+        key = (kind, *self._pair(a, b), access)
+        pattern = self._patterns.get(key)
+        if pattern is None:
             if kind == "P2P":
                 route = peer_route(self._tree, self._names, a, b, acs=self.settings.acs == "on", where=self._where, access=access)
             elif kind == "SHM":
                 route = staged_route(self._tree, self._names, a, b, where=self._where, access=access)
             else:
                 route = network_route(self._tree, self._names, self.settings, a, b, where=self._where)
-            self._routes[key] = route
-        return self._routes[key]
+            pattern = self._patterns[key] = Pattern.of(route)
+        return pattern.between(a, b)
+
+    def _pair(self, a: str, b: str) -> tuple[int, int]:
+        """The places of two different GPUs."""
+        places = self._places
+        if a == b or a not in places or b not in places:
+            self._check(a, b)
+        return places[a], places[b]
 
     def _check(self, *nodes: str) -> None:
         for node in nodes:

@@ -8,7 +8,7 @@ from pathlib import Path
 from pcie_sim import catalog
 from pcie_sim.specs.base import build
 from pcie_sim.specs.loader import parse_json, parse_yaml, read_text
-from pcie_sim.specs.machine import TopologySpec
+from pcie_sim.specs.machine import MAX_NODES, MOST_VALUES, TopologySpec
 from pcie_sim.topology.box import Topology
 from pcie_sim.topology.tree import Where, check_raw
 
@@ -28,7 +28,10 @@ def load_topology(name_or_path: str | os.PathLike[str]) -> Topology:
         path = Path(name_or_path)
     source = os.fspath(path)
     text = read_text(path)
-    data = parse_json(text, source=source) if source.lower().endswith(".json") else parse_yaml(text, source=source)
+    if source.lower().endswith(".json"):
+        data = parse_json(text, source=source)
+    else:
+        data = parse_yaml(text, source=source, most=(MOST_VALUES, f"a box has at most {MAX_NODES} nodes"))
     where = Where(source, text)
     check_raw(data, where)
     return Topology(build(TopologySpec, data, source=source, text=text), where)

@@ -7,7 +7,8 @@ src/graph/topo.cc (ncclTopoGetLocalNet: the nearest cards, spread over the GPUs)
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from weakref import WeakKeyDictionary
 
 from pcie_sim import catalog
 from pcie_sim.errors import InputError
@@ -22,6 +23,18 @@ from pcie_sim.topology.tree import Peer, Tree, Where
 _RDMA, _SOCKETS = "net-rdma", "net-sockets"
 _GDR_LEVEL = "PXB"
 """Farthest card that GPUDirect reaches by default (NVIDIA/nccl:src/graph/paths.cc)."""
+
+
+@dataclass
+class _Found:
+    """What was found out about the network of one box: its pairs ask the same questions again and again."""
+
+    cards: dict[tuple[str, bool], tuple[str, ...]] = field(default_factory=dict)
+    turns: dict[tuple[str, int], dict[int, dict[str, int]]] = field(default_factory=dict)
+    reached: dict[str, dict[str, tuple[str, Peer]]] = field(default_factory=dict)
+
+
+_FOUND: WeakKeyDictionary[Tree, _Found] = WeakKeyDictionary()
 
 
 @dataclass(frozen=True)
@@ -68,17 +81,25 @@ def network_plan(tree: Tree, settings: SettingsSpec, a: str, b: str, where: Wher
 
 
 def _cards(tree: Tree, a: str, b: str, *, rdma: bool) -> tuple[str, str] | None:
-    """The nearest cards of the two GPUs that share a network; equal ones are dealt out over the GPUs of a host in bus order."""
-    ends: list[list[str]] = []
-    for gpu in (a, b):
-        mine = [nic for nic, part in tree.nics.items() if tree.host_of[nic] == tree.host_of[gpu] and (part.rdma or not rdma)]
-        mine = [nic for nic in mine if any(True for _ in tree.peers_of(nic))]
-        ends.append(_nearest_first(tree, gpu, mine))
-    for first in ends[0]:
-        for second in ends[1]:
-            if _fabric_path(tree, first, second) is not None:
+    """The nearest cards of the two GPUs that share a network."""
+    theirs = cards_of(tree, b, rdma=rdma)
+    for first in cards_of(tree, a, rdma=rdma):
+        for second in theirs:
+            if first == second or second in _reached(tree, first):
                 return first, second
     return None
+
+
+def cards_of(tree: Tree, gpu: str, *, rdma: bool) -> tuple[str, ...]:
+    """The cards (with ``rdma`` those that can it) of the GPU's host that stand on a network, nearest first; equal ones are dealt out
+    over the GPUs of a host in bus order.
+    """
+    known = _FOUND.setdefault(tree, _Found()).cards
+    found = known.get((gpu, rdma))
+    if found is None:
+        mine = [nic for nic, part in tree.nics.items() if tree.host_of[nic] == tree.host_of[gpu] and (part.rdma or not rdma)]
+        found = known[gpu, rdma] = tuple(_nearest_first(tree, gpu, [nic for nic in mine if tree.peers_of(nic)]))
+    return found
 
 
 def _nearest_first(tree: Tree, gpu: str, cards: list[str]) -> list[str]:
@@ -89,13 +110,22 @@ def _nearest_first(tree: Tree, gpu: str, cards: list[str]) -> list[str]:
     found: list[str] = []
     for level in sorted(by_level):
         ties = by_level[level]
-        mates = [
-            other
-            for other in tree.bus_order
-            if tree.host_of[other] == tree.host_of[gpu] and LEVELS.index(path_type(tree, other, ties[0])) == level
-        ]
-        turn = mates.index(gpu) % len(ties)
+        turn = _turns(tree, ties[0])[level][gpu] % len(ties)
         found += ties[turn:] + ties[:turn]
+    return found
+
+
+def _turns(tree: Tree, nic: str) -> dict[int, dict[str, int]]:
+    """By distance from ``nic``: its host's GPUs, each with its place among them in bus order."""
+    known = _FOUND.setdefault(tree, _Found()).turns
+    key = tree.host_of[nic], tree.sites[nic]
+    found = known.get(key)
+    if found is None:
+        found = known[key] = {}
+        for gpu in tree.bus_order:
+            if tree.host_of[gpu] == tree.host_of[nic]:
+                mates = found.setdefault(LEVELS.index(path_type(tree, gpu, nic)), {})
+                mates[gpu] = len(mates)
     return found
 
 
@@ -111,9 +141,26 @@ def _fabric_path(tree: Tree, start: str, end: str) -> tuple[tuple[str, Peer], ..
     first port and back (so the port is charged in both directions). None when they share no network.
     """
     if start == end:
-        peer = next(tree.peers_of(start))
+        peer = tree.peers_of(start)[0]
         return (peer.leaving(start), peer), (peer.leaving(peer.other(start)), peer)
-    came: dict[str, tuple[str, Peer]] = {}
+    came = _reached(tree, start)
+    if end not in came:
+        return None
+    steps: list[tuple[str, Peer]] = []
+    at = end
+    while at != start:
+        before, peer = came[at]
+        steps.append((peer.leaving(before), peer))
+        at = before
+    return tuple(reversed(steps))
+
+
+def _reached(tree: Tree, start: str) -> dict[str, tuple[str, Peer]]:
+    """What ``start`` reaches over the network: for each node the one before it on the way, and the connection."""
+    known = _FOUND.setdefault(tree, _Found()).reached
+    if start in known:
+        return known[start]
+    came = known[start] = {}
     queue = deque([start])
     while queue:
         at = queue.popleft()
@@ -124,15 +171,7 @@ def _fabric_path(tree: Tree, start: str, end: str) -> tuple[tuple[str, Peer], ..
             if far != start and far not in came:
                 came[far] = (at, peer)
                 queue.append(far)
-    if end not in came:
-        return None
-    steps: list[tuple[str, Peer]] = []
-    at = end
-    while at != start:
-        before, peer = came[at]
-        steps.append((peer.leaving(before), peer))
-        at = before
-    return tuple(reversed(steps))
+    return came
 
 
 def network_route(tree: Tree, links: frozenset[str], settings: SettingsSpec, a: str, b: str, *, where: Where) -> Route:

@@ -6,6 +6,7 @@ from collections import deque
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal
+from weakref import WeakKeyDictionary
 
 from pcie_sim import catalog
 from pcie_sim.errors import InputError
@@ -16,6 +17,8 @@ from pcie_sim.topology.tree import Peer, Tree, Where
 
 PathType = Literal["PIX", "PXB", "PHB", "SYS", "NVL", "NET"]
 Access = Literal["write", "read"]
+_KINDS: WeakKeyDictionary[Tree, dict[tuple[int, int], PathType]] = WeakKeyDictionary()
+"""Path types by place (:attr:`Tree.sites`): boxes of hundreds of GPUs have tens of thousands of pairs, but few places."""
 
 
 @dataclass(frozen=True)
@@ -63,6 +66,15 @@ def path_type(tree: Tree, a: str, b: str) -> PathType:
     Different NUMA nodes, where the file states them, make SYS even inside one socket (NPS2, NPS4). Virtual switches of one chip
     are different switches here: the library cannot see the chip.
     """
+    known = _KINDS.setdefault(tree, {})
+    key = tree.sites[a], tree.sites[b]
+    found = known.get(key)
+    if found is None:
+        found = known[key] = _path_type(tree, a, b)
+    return found
+
+
+def _path_type(tree: Tree, a: str, b: str) -> PathType:
     if tree.host_of[a] != tree.host_of[b]:
         return "NET"
     if bridge(tree, a, b) is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TypeVar
@@ -71,7 +71,7 @@ class Peer:
         return self.between[1] if node == self.between[0] else self.between[0]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Tree:
     """The checked tree.
 
@@ -109,9 +109,31 @@ class Tree:
                 return numa
         return None
 
-    def peers_of(self, node: str) -> Iterator[Peer]:
+    def peers_of(self, node: str) -> tuple[Peer, ...]:
         """The peer connections that end at ``node``, in the order of the file."""
-        return (peer for peer in self.peers if node in peer.between)
+        return self._peers_at.get(node, ())
+
+    @cached_property
+    def _peers_at(self) -> Mapping[str, tuple[Peer, ...]]:
+        found: dict[str, tuple[Peer, ...]] = {}
+        for peer in self.peers:
+            for node in peer.between:
+                found[node] = (*found.get(node, ()), peer)
+        return found
+
+    @cached_property
+    def sites(self) -> Mapping[str, int]:
+        """A number for every gpu and nic, equal for those that stand at one place: same socket, NUMA node, switches and root ports with
+        a link of their own (plain ones carry and decide nothing). A GPU with a bridge stands alone. Large boxes have few places.
+        """
+        known: dict[tuple[object, ...], int] = {}
+        bridged = {node for peer in self.peers if peer.part.role == "nvlink" for node in peer.between}
+        found: dict[str, int] = {}
+        for name, chain in self.chains.items():
+            above = tuple(node for node in chain[1:] if node in self.switches or self.spec.nodes[node].link is not None)
+            key = (self.socket_of[name], self.numa_of(name), above, name if name in bridged else "")
+            found[name] = known.setdefault(key, len(known))
+        return found
 
 
 def build_tree(spec: TopologySpec, where: Where) -> Tree:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import statistics
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -43,6 +45,23 @@ def seconds(work: object, least: float = 0.05) -> float:
         taken = time.process_time() - begun
         best, spent = min(best, taken), spent + max(taken, 1e-6)
     return best
+
+
+def ratio(one: Callable[[], object], other: Callable[[], object], times: int) -> float:
+    """Processor time of ``other`` over that of ``one``: the median of ``times`` pairs, each run one right after the other, so that
+    what else the machine does meets both.
+    """
+    found: list[float] = []
+    for work in (one, other):
+        work()
+    for _ in range(times):
+        spent: list[float] = []
+        for work in (one, other):
+            begun = time.process_time()
+            work()
+            spent.append(max(time.process_time() - begun, 1e-6))
+        found.append(spent[1] / spent[0])
+    return statistics.median(found)
 
 
 def by_flows(largest: int) -> dict[str, Points]:

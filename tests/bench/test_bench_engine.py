@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from plot_growth import draw, full, seconds, sizes, tree
+from plot_growth import draw, full, ratio, seconds, sizes, tree
 from simgrid_flows import flows_of
 
 from pcie_sim.network import FlowSet, simulate, simulate_arrays
@@ -93,7 +93,7 @@ def test_4096_endpoints(benchmark: Any) -> None:
 
 
 def test_following_changes_beats_whole_solutions() -> None:
-    flows = lists_of(replace(full(16), size=sizes(240, 240)))
+    flows = lists_of(replace(full(24), size=sizes(552, 552)))
 
     def whole() -> object:
         engine = _Engine(flows)
@@ -101,7 +101,8 @@ def test_following_changes_beats_whole_solutions() -> None:
         engine.fluid.fresh = -(10**9)
         return engine.run()
 
-    assert 3 * seconds(lambda: simulate(flows)) < seconds(whole)
+    # 10 to 14 times here (more with more flows); half of the least is the bar
+    assert ratio(lambda: simulate(flows), whole, 7) > 5
 
 
 def test_groups_beat_single_flows() -> None:
