@@ -79,7 +79,12 @@ def _env_text(value: object) -> object:
     """``NCCL_P2P_LEVEL: 5`` is as good as ``"5"``. Control characters are refused: values are printed beside every answer."""
     if isinstance(value, str) and not value.isprintable():
         raise ValueError("the value holds a control character or a line break; write plain text")
-    return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
+    if isinstance(value, int) and not isinstance(value, bool):
+        try:
+            return str(value)
+        except ValueError as exc:
+            raise ValueError("the number has thousands of digits; no setting is that large") from exc
+    return value
 
 
 class CclSettings(Spec):

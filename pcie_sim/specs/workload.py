@@ -52,7 +52,7 @@ class Workload:
         Raises:
             InputError: a number out of range or not a number, or a list where one number is asked.
         """
-        if launch not in (None, "graph", "eager"):
+        if launch is not None and (not isinstance(launch, str) or launch not in ("graph", "eager")):
             raise InputError(f"launch {str(launch)[:40]!r} is not known; use graph or eager")
         if mem_fraction is not None:
             mem_fraction = _fraction(mem_fraction)

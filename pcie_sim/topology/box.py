@@ -293,7 +293,7 @@ class Topology:
         if ccl is not None:
             settings["ccl"] = (ccl if isinstance(ccl, CclSettings) else self._parse_ccl(ccl)).model_dump()
         if env is not None:
-            settings["env"] = {**settings["env"], **{key: value if isinstance(value, str) else str(value) for key, value in env.items()}}
+            settings["env"] = {**settings["env"], **env}
         try:
             found = SettingsSpec.model_validate(settings)
         except ValidationError as exc:
