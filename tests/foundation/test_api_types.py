@@ -47,7 +47,12 @@ TABLE: dict[str, tuple[Callable[..., Any], str, list[object], str]] = {
     "env name": (compare, "env", [{1: "2"}, {None: "x"}, {b"A": "x"}], r"env: the name .* is no text"),
     "env value": (compare, "env", [{"A": None}, {"A": True}, {"A": 1.5}, {"A": ["x"]}], "env 'A': give the value as text, not "),
     "env array": (compare, "env", [{"A": np.array([1, 2])}], "env 'A': give the value as text, not "),
-    "env number": (compare, "env", [{"NCCL_P2P_LEVEL": 10**5000}, {"A": -(10**19)}], "env 'NCCL_P2P_LEVEL'|env 'A': the number has more than"),
+    "env number": (
+        compare,
+        "env",
+        [{"NCCL_P2P_LEVEL": 10**5000}, {"A": -(10**19)}],
+        "env 'NCCL_P2P_LEVEL'|env 'A': the number has more than",
+    ),
     "env bad name": (
         compare,
         "env",
