@@ -15,6 +15,7 @@ from pcie_sim.network.nccl_env import limits
 from pcie_sim.network.nccl_graph import GB
 from pcie_sim.network.nccl_search import Graph
 from pcie_sim.network.nccl_tuning import switch_points
+from pcie_sim.network.settings_notes import library_notes
 from pcie_sim.results.ccl import CclChoice, CclSearch, CclSegment, CclSmall, CclWarning
 from pcie_sim.specs.ops import CollectiveCall
 from pcie_sim.topology.policy import LEVELS
@@ -52,7 +53,7 @@ def library_choice(topology: Topology) -> CclChoice | None:
     rules = {op: allowed(env, op, thinks.tuning) for op in RING_OPS}
     choices = {op: switch_points(thinks.model, op, may, _LOW, _HIGH) for op, may in rules.items()}
     segments = {op: tuple(CclSegment(int(start), *pair) for start, pair in points) for op, points in choices.items()}
-    notes = dict.fromkeys((*thinks.notes, *(note for may in rules.values() for note in may.notes)))
+    notes = dict.fromkeys((*library_notes(topology), *thinks.notes, *(note for may in rules.values() for note in may.notes)))
     reachable = all(topology.transport(a, b).kind != "NET" for a in gpus for b in gpus if a != b)
     warnings: tuple[CclWarning, ...] = ()
     if reachable:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from pcie_sim.errors import InputError, NoDataError
-from pcie_sim.network import library_choice
+from pcie_sim.network import library_choice, settings_notes
 from pcie_sim.report.ccl import ccl_blocks
 from pcie_sim.report.console import bold, bullets, pairs, table, wrapped
 from pcie_sim.report.numbers import quantity_text, settings_text
@@ -54,7 +54,11 @@ def box_blocks(box: Topology, *, width: int) -> list[Block]:
     if choice is not None:
         blocks += ccl_blocks(choice, width=width)
     blocks += ["", bold("Directed capacities (payload)"), *_capacities(box, width)]
-    blocks += _list("Assumptions", box.assumptions, width) + _list("Notes", box.notes, width) + _list("Sources", box.spec.sources, width)
+    blocks += (
+        _list("Assumptions", box.assumptions, width)
+        + _list("Notes", _notes(box, choice), width)
+        + _list("Sources", box.spec.sources, width)
+    )
     return blocks
 
 
@@ -75,6 +79,15 @@ def _choice(box: Topology) -> CclChoice | None:
         return library_choice(box)
     except (NoDataError, InputError):
         return None
+
+
+def _notes(box: Topology, choice: CclChoice | None) -> list[str]:
+    """The box's own, and those on its settings where no ``choice`` of the library carries them."""
+    try:
+        more = settings_notes(box) if choice is None else ()
+    except (NoDataError, InputError):
+        more = ()
+    return list(dict.fromkeys((*box.notes, *more)))
 
 
 def gpus_text(box: Topology) -> str:
@@ -229,7 +242,7 @@ def box_document(box: Topology) -> dict[str, Any]:
             "transport_reasons": _grouped(box),
             "ccl": None if choice is None else choice.to_dict(),
             "assumptions": list(box.assumptions),
-            "notes": list(box.notes),
+            "notes": _notes(box, choice),
             "sources": list(box.spec.sources),
         }
     )

@@ -91,7 +91,7 @@ class CclSettings(Spec):
     """The collective library: name and version (``"2.28"``)."""
 
     name: Literal["nccl", "rccl", "oneccl", "none"] = "nccl"
-    version: Annotated[str, Field(pattern=r"^\d{1,4}\.\d{1,3}(\.\d{1,3})?$"), BeforeValidator(_version_text)] = "2.28"
+    version: Annotated[str, Field(pattern=r"^[0-9]{1,4}\.[0-9]{1,3}(\.[0-9]{1,3})?$"), BeforeValidator(_version_text)] = "2.28"
 
     @property
     def version_tuple(self) -> tuple[int, ...]:

@@ -14,7 +14,7 @@ from pcie_sim.errors import InputError
 from pcie_sim.specs.base import Quantity
 from pcie_sim.specs.machine import SettingsSpec
 from pcie_sim.specs.part import NetTransportPart
-from pcie_sim.topology.policy import LEVELS, env_flag, parse_level
+from pcie_sim.topology.policy import LEVELS, env_text, parse_level, uses_sockets
 from pcie_sim.topology.quantities import smallest, total
 from pcie_sim.topology.routes import Route, device_way, memory_way, path_type
 from pcie_sim.topology.tree import Peer, Tree, Where
@@ -42,14 +42,14 @@ class Plan:
 def network_plan(tree: Tree, settings: SettingsSpec, a: str, b: str, where: Where) -> Plan:
     """Cards, medium and staging between GPUs ``a`` and ``b``.
 
-    RDMA when both hosts have RDMA cards on one network and NCCL_IB_DISABLE is not set; else sockets: over any cards between hosts,
-    by loopback inside one.
+    RDMA when both hosts have RDMA cards on one network and neither NCCL_IB_DISABLE nor NCCL_NET=Socket is set; else sockets: over any
+    cards between hosts, by loopback inside one.
 
     Raises:
         InputError: different hosts without a network between them.
     """
     same = tree.host_of[a] == tree.host_of[b]
-    cards = _cards(tree, a, b, rdma=True) if env_flag(settings.env, "NCCL_IB_DISABLE") == 0 else None
+    cards = _cards(tree, a, b, rdma=True) if not uses_sockets(settings.env) else None
     if cards is not None:
         direct = (_direct(tree, settings, a, cards[0]), _direct(tree, settings, b, cards[1]))
         how = {2: "GPUDirect at both ends", 1: "GPUDirect at one end, staged in host memory at the other", 0: "staged in host memory"}
@@ -101,7 +101,7 @@ def _nearest_first(tree: Tree, gpu: str, cards: list[str]) -> list[str]:
 
 def _direct(tree: Tree, settings: SettingsSpec, gpu: str, nic: str) -> bool:
     """GPUDirect: card, distance and driver allow it. A driver that grants no PCIe peer access grants cards none either."""
-    level = parse_level(settings.env.get("NCCL_NET_GDR_LEVEL", _GDR_LEVEL), "NCCL_NET_GDR_LEVEL")
+    level = parse_level(env_text(settings.env, "NCCL_NET_GDR_LEVEL") or _GDR_LEVEL, "NCCL_NET_GDR_LEVEL")
     granted = settings.p2p == "on" or (settings.p2p == "auto" and tree.gpus[gpu].p2p.stock_driver != "no")
     return granted and tree.nics[nic].gpudirect and LEVELS.index(path_type(tree, gpu, nic)) <= LEVELS.index(level)
 
