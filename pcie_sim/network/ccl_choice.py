@@ -55,13 +55,14 @@ def library_choice(topology: Topology) -> CclChoice | None:
     segments = {op: tuple(CclSegment(int(start), *pair) for start, pair in points) for op, points in choices.items()}
     notes = dict.fromkeys((*library_notes(topology), *thinks.notes, *(note for may in rules.values() for note in may.notes)))
     reachable = all(topology.transport(a, b).kind != "NET" for a in gpus for b in gpus if a != b)
+    inside = thinks.system.gpus
     warnings: tuple[CclWarning, ...] = ()
     if reachable:
         warnings = costly_choices(topology, (gpus,), DECODE_BYTES)
         if not thinks.ring.fallback:
             warnings = (*warnings, *_between(topology, gpus))
     else:
-        notes["some pairs go over the network: what that costs is not modelled yet"] = None
+        notes["some pairs go over the network: its choices are not compared by what they cost"] = None
     return CclChoice(
         library=topology.settings.ccl.name,
         version=topology.settings.ccl.version,
@@ -74,6 +75,9 @@ def library_choice(topology: Topology) -> CclChoice | None:
         small=tuple(_small(thinks, segments["all_reduce"], size, limits(env, thinks.tuning).threads) for size in _SMALL),
         warnings=warnings,
         notes=tuple(notes),
+        host=topology.host_of(inside[0]) if len(topology.hosts) > 1 else None,
+        gpus=inside,
+        net=thinks.system.net is not None,
     )
 
 

@@ -18,7 +18,7 @@ from pcie_sim.specs.messages import readable
 from pcie_sim.specs.part import PciePart, WriteCollapse
 from pcie_sim.topology.capacity import Capacity, build_capacities, kernel_rate, trained_link
 from pcie_sim.topology.graph import to_graph
-from pcie_sim.topology.network import network_plan, network_route
+from pcie_sim.topology.network import network_plan, network_route, unjoined_hosts
 from pcie_sim.topology.policy import Pair, Transport, check_env, check_version, decide
 from pcie_sim.topology.routes import Access, PathType, Route, path_type, peer_route, staged_route, turning_point, unjoined
 from pcie_sim.topology.tree import Tree, Where, build_tree
@@ -96,7 +96,7 @@ class Topology:
     @property
     def notes(self) -> tuple[str, ...]:
         """The file's notes, and how its tree was taken (links slower than asked, ports, network cards)."""
-        found = [*unjoined(self._tree), *self._spec.notes, *self._tree.notes, *self._remarks]
+        found = [*unjoined_hosts(self._tree), *unjoined(self._tree), *self._spec.notes, *self._tree.notes, *self._remarks]
         if self.settings.iommu == "on":
             found.append(iommu_text())
         if "posted_write_collapse" in self.conditions and not self.collapses:
@@ -264,10 +264,18 @@ class Topology:
             )
             chosen = decide(self.settings, pair)
             if chosen.kind == "NET":
-                plan = network_plan(tree, self.settings, a, b, self._where)
-                chosen = replace(chosen, reason=f"{chosen.reason}: {plan.reason}")
+                chosen = replace(chosen, reason=f"{chosen.reason}: {self._net_reason(a, b)}")
             self._transports[key] = chosen
         return self._transports[key]
+
+    def _net_reason(self, a: str, b: str) -> str:
+        """How the two meet over the network. What is not joined has a transport all the same, as sockets have that are not joined: only
+        a question that needs the way is refused, so that the box can be shown with what it lacks.
+        """
+        try:
+            return network_plan(self._tree, self.settings, a, b, self._where).reason
+        except InputError:
+            return "no network joins them"
 
     def path(self, a: str, b: str) -> Route:
         """The route that :meth:`transport` chooses.

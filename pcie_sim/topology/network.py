@@ -60,11 +60,24 @@ def network_plan(tree: Tree, settings: SettingsSpec, a: str, b: str, where: Wher
         return Plan(sockets, None, (), (False, False), "by sockets inside the host, through host memory")
     cards = _cards(tree, a, b, rdma=False)
     if cards is None:
-        raise InputError(
-            f"{where.source}: hosts {tree.host_of[a]} and {tree.host_of[b]} are not joined; give each a nic with a part and join them, "
-            f"for example `- {{between: [nic0, fabric0], part: infiniband-ndr}}` in `peers`"
-        )
+        raise InputError(f"{where.source}: {_apart(tree, a, b)}")
     return Plan(sockets, cards, _fabric_path(tree, *cards) or (), (False, False), "by sockets, staged in host memory")
+
+
+def _apart(tree: Tree, a: str, b: str) -> str:
+    return (
+        f"hosts {tree.host_of[a]} and {tree.host_of[b]} are not joined; give each a nic with a part and join them, "
+        f"for example `- {{between: [nic0, fabric0], part: infiniband-ndr}}` in `peers`"
+    )
+
+
+def unjoined_hosts(tree: Tree) -> tuple[str, ...]:
+    """A sentence for each host with GPUs that no network joins with the first such host."""
+    first: dict[str, str] = {}
+    for gpu in tree.bus_order:
+        first.setdefault(tree.host_of[gpu], gpu)
+    ends = tuple(first.values())
+    return tuple(_apart(tree, ends[0], other) for other in ends[1:] if _cards(tree, ends[0], other, rdma=False) is None)
 
 
 def _cards(tree: Tree, a: str, b: str, *, rdma: bool) -> tuple[str, str] | None:
