@@ -173,7 +173,7 @@ def _bytes(env: Mapping[str, str], key: str, default: float) -> float:
     text = env.get(key, "").strip()
     if not text:
         return default
-    if not re.fullmatch(r"\d{1,10}", text) or not _LEAST_BUFFER <= int(text) <= _MOST_BUFFER:
+    if not re.fullmatch(r"[0-9]{1,10}", text) or not _LEAST_BUFFER <= int(text) <= _MOST_BUFFER:
         raise InputError(f"{key}={text[:20]!r}: expected a whole number of bytes from {_LEAST_BUFFER} to {_MOST_BUFFER}")
     return float(text)
 
@@ -182,7 +182,7 @@ def _number(env: Mapping[str, str], key: str, low: int, high: int, default: int)
     text = env.get(key, "").strip()
     if not text:
         return default
-    if not re.fullmatch(r"\d{1,6}", text) or not low <= int(text) <= high:
+    if not re.fullmatch(r"[0-9]{1,6}", text) or not low <= int(text) <= high:
         raise InputError(f"{key}={text[:20]!r}: expected a whole number from {low} to {high}")
     return int(text)
 
@@ -191,7 +191,7 @@ def _threshold(env: Mapping[str, str], tuning: LibraryTuning) -> float:
     text = env.get("NCCL_P2P_LL_THRESHOLD", "").strip()
     if not text:
         return tuning.p2p_ll_threshold
-    if not re.fullmatch(r"\d{1,12}", text):
+    if not re.fullmatch(r"[0-9]{1,12}", text):
         raise InputError(f"NCCL_P2P_LL_THRESHOLD={text[:20]!r}: expected a whole number of bytes")
     # the variable counts one of the two parts into which a message is cut; the part file's number the whole message
     return 2.0 * float(text)

@@ -93,7 +93,7 @@ def _layers(value: object) -> tuple[int, ...]:
         raise InputError(f"pp-layers {value[:40]!r}: an entry is empty; write it like 8,8,7")
     try:
         parts = value.split(",") if isinstance(value, str) else list(islice(iter(value), MAX_STAGES + 1))  # type: ignore[call-overload]
-        layers = tuple(int(str(part).strip()) for part in parts)
+        layers = tuple(int(str(part).strip().encode("ascii")) for part in parts)
     except (TypeError, ValueError) as exc:
         raise InputError(f"pp-layers {str(value)[:40]!r} is not understood; write it like 8,8,7") from exc
     if len(layers) > MAX_STAGES:
