@@ -32,7 +32,7 @@ _BYTE_UNITS: dict[str, int] = {
     "tb": TB,
 }
 _TIMES_PER_SECOND: dict[str, float] = {"s": 1.0, "ms": 1e3, "us": 1e6, "µs": 1e6, "μs": 1e6, "ns": 1e9}
-_NUMBER = re.compile(r"\s*([+]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?)\s*([A-Za-zµμ/]*)\s*\Z")
+_NUMBER = re.compile(r"\s*([+]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?)\s*([A-Za-zµμ/]*)\s*\Z")
 _MAX_TEXT = 64
 MAX_BYTES = 2**60
 """Largest accepted size; anything above is a typing mistake, not a message."""

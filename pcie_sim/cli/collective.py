@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from pcie_sim.cli.options import EnvOption, JsonOption, NcclOption, OutputOption, P2pOption, TopologyOption, parse_env
 from pcie_sim.cli.output import check_output, emit, files_of
+
+
+class WithAlgorithms(typer.core.TyperCommand):
+    """A command whose help ends with the algorithms of each operation, read from the registry when it is asked for."""
+
+    def format_epilog(self, ctx: Any, formatter: Any) -> None:
+        """Write the list."""
+        super().format_epilog(ctx, formatter)
+        from pcie_sim.collectives import OPS, algorithms
+
+        with formatter.section("Algorithms"):
+            formatter.write_dl([(op, ", ".join(algorithms(op))) for op in OPS])
+
 
 _OPS = "all_reduce, all_gather, reduce_scatter, all_to_all, broadcast, reduce or send_recv"
 
@@ -18,7 +31,7 @@ def collective(
     size: Annotated[str, typer.Option("--size", metavar="S", help="Message as nccl-tests counts it: 14KiB, 1MB, 16K (binary), 14336.")],
     ranks: Annotated[int | None, typer.Option("--ranks", metavar="N", help="How many GPUs, in bus order; default: all.")] = None,
     algorithm: Annotated[
-        str, typer.Option("--algorithm", metavar="A", help="Like ring, tree or one_shot_push; auto: what the library would choose.")
+        str, typer.Option("--algorithm", metavar="A", help="One of the list below; auto: what the library would choose.")
     ] = "auto",
     protocol: Annotated[
         str, typer.Option("--protocol", metavar="P", help="LL, LL128 or Simple; auto: what the library would choose.")

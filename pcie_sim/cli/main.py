@@ -58,7 +58,7 @@ def root(
 app.command("demo", short_help="The case it was built for, beside its measurements.")(demo.demo)
 app.command("compare", short_help="Strategies against each other: who wins, by how much, why.")(compare.compare)
 app.command("predict", short_help="One strategy at one concurrency, op by op.")(predict.predict)
-app.command("collective", short_help="The time of one collective call.")(collective.collective)
+app.command("collective", cls=collective.WithAlgorithms, short_help="The time of one collective call.")(collective.collective)
 app.command("flows", short_help="Explicit flows on explicit links, shared fairly.")(flows.flows)
 app.add_typer(topology.app, name="topology")
 app.add_typer(model.app, name="model")

@@ -20,7 +20,7 @@ def list_(json: JsonOption = False, output: OutputOption = None) -> None:
 
     check_output(output)
     boxes = [study.load_topology(name) for name in catalog.topology_names()]
-    emit(lambda: box_list_document(boxes), lambda _width: box_list_blocks(boxes), as_json=json, output=output)
+    emit(lambda: box_list_document(boxes), lambda width: box_list_blocks(boxes, width=width), as_json=json, output=output)
 
 
 @app.command(short_help="One box: its tree, paths, transports and capacities.")

@@ -7,7 +7,7 @@ from collections.abc import Callable, Hashable, Sequence
 from functools import lru_cache
 
 from pcie_sim.collectives.schedule import Schedule
-from pcie_sim.errors import InputError, unknown_name
+from pcie_sim.errors import InputError, UnknownNameError, unknown_name
 
 Fractions = tuple[tuple[float, ...], ...]
 Groups = tuple[tuple[int, ...], ...]
@@ -62,7 +62,8 @@ def default_algorithm(op: str) -> str:
 def _named(op: str, algorithm: str) -> str:
     name = default_algorithm(op) if algorithm == "auto" else algorithm
     if name not in algorithms(op):
-        raise unknown_name(f"{op} algorithm", name, algorithms(op))
+        shown = name if len(name) <= 60 else name[:57] + "..."  # few enough to name them all
+        raise UnknownNameError(f"unknown {op} algorithm {shown!r}; use auto, {', '.join(algorithms(op))}")
     return name
 
 

@@ -6,6 +6,7 @@ from pcie_sim.network.events import ArrayRun, FlowArrays, FlowRun, FlowSet, simu
 from pcie_sim.network.flows import load_flows, run_flows
 from pcie_sim.network.flows_on import CopyRates, copy_rates
 from pcie_sim.network.flowset import all_pairs, tree_routes
+from pcie_sim.network.settings_notes import settings_notes
 from pcie_sim.network.sharing import max_min_rates
 from pcie_sim.network.timing import rank_order, time_collective
 
@@ -26,6 +27,7 @@ __all__ = [
     "max_min_rates",
     "rank_order",
     "run_flows",
+    "settings_notes",
     "simulate",
     "simulate_arrays",
     "time_collective",

@@ -15,6 +15,7 @@ from pcie_sim.network.nccl_env import limits
 from pcie_sim.network.nccl_graph import GB
 from pcie_sim.network.nccl_search import Graph
 from pcie_sim.network.nccl_tuning import switch_points
+from pcie_sim.network.settings_notes import library_notes
 from pcie_sim.results.ccl import CclChoice, CclSearch, CclSegment, CclSmall, CclWarning
 from pcie_sim.specs.ops import CollectiveCall
 from pcie_sim.topology import LEVELS, place_pairs
@@ -52,15 +53,16 @@ def library_choice(topology: Topology) -> CclChoice | None:
     rules = {op: allowed(env, op, thinks.tuning) for op in RING_OPS}
     choices = {op: switch_points(thinks.model, op, may, _LOW, _HIGH) for op, may in rules.items()}
     segments = {op: tuple(CclSegment(int(start), *pair) for start, pair in points) for op, points in choices.items()}
-    notes = dict.fromkeys((*thinks.notes, *(note for may in rules.values() for note in may.notes)))
+    notes = dict.fromkeys((*library_notes(topology), *thinks.notes, *(note for may in rules.values() for note in may.notes)))
     reachable = all(topology.transport(*pair).kind != "NET" for pair in place_pairs(topology))
+    inside = thinks.system.gpus
     warnings: tuple[CclWarning, ...] = ()
     if reachable:
         warnings = costly_choices(topology, (gpus,), DECODE_BYTES)
         if not thinks.ring.fallback:
             warnings = (*warnings, *_between(topology, gpus))
     else:
-        notes["some pairs go over the network: what that costs is not modelled yet"] = None
+        notes["some pairs go over the network: its choices are not compared by what they cost"] = None
     return CclChoice(
         library=topology.settings.ccl.name,
         version=topology.settings.ccl.version,
@@ -73,6 +75,9 @@ def library_choice(topology: Topology) -> CclChoice | None:
         small=tuple(_small(thinks, segments["all_reduce"], size, limits(env, thinks.tuning).threads) for size in _SMALL),
         warnings=warnings,
         notes=tuple(notes),
+        host=topology.host_of(inside[0]) if len(topology.hosts) > 1 else None,
+        gpus=inside,
+        net=thinks.system.net is not None,
     )
 
 

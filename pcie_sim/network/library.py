@@ -14,7 +14,7 @@ from weakref import WeakKeyDictionary
 
 from pcie_sim.collectives import algorithms, build_schedule
 from pcie_sim.network.channels import LaneRule, Lanes
-from pcie_sim.network.nccl_env import PROTOCOLS, Allowed, allowed, env_list, env_notes, limits, parse_protocol
+from pcie_sim.network.nccl_env import PROTOCOLS, Allowed, allowed, env_list, limits, parse_protocol
 from pcie_sim.network.nccl_graph import GB, System, see
 from pcie_sim.network.nccl_rules import by_capability, rules
 from pcie_sim.network.nccl_search import Graph, find
@@ -107,7 +107,7 @@ def _think(topology: Topology, tuning: LibraryTuning, group: tuple[str, ...]) ->
     asked = limits(env, tuning)
     # the library doubles what its search found, cuts it to the maximum, then repeats rings up to the minimum (src/graph/connect.cc)
     channels = max(min(2 * len(ring.channels), asked.most_channels), asked.least_channels)
-    notes = list(env_notes(env, tuning))
+    notes: list[str] = []
     if len(topology.hosts) > 1:
         notes.append("several hosts: the library's choices inside one of them are taken for all")
     if ring.fallback:
@@ -190,15 +190,14 @@ def choose(
         return Choice(((algorithm, "Simple" if asked == "auto" else asked),), none, ())
     env = topology.settings.env
     if op not in RING_OPS:
-        notes = env_notes(env, tuning)
         ranks = max(len(group) for group in groups)
         share = largest_send if largest_send is not None else (1.0 if op == "send_recv" else 1.0 / ranks)
         asked_for = limits(env, tuning)
         rule = LaneRule(tuning, None, asked_for.send_channels, asked_for.threads, asked_for.buffer, asked_for.chunk, share)
         if asked != "auto":
-            return Choice(((algorithm, asked),), none, notes, rule)
+            return Choice(((algorithm, asked),), none, (), rule)
         which = (size * share > asked_for.ll_threshold).astype(np.int64)
-        return Choice(((algorithm, "LL"), (algorithm, "Simple")), which, notes, rule)
+        return Choice(((algorithm, "LL"), (algorithm, "Simple")), which, (), rule)
     thinks = beliefs(topology, part, groups)
     if thinks is None:
         return Choice(((algorithm, "Simple" if asked == "auto" else asked),), none, ())

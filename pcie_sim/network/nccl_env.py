@@ -1,20 +1,18 @@
-"""The collective library's environment: values that change its choices, lists of algorithms and protocols, and remarks.
+"""The collective library's environment: values that change its choices, lists of algorithms and protocols.
 
 Parsing as NVIDIA/nccl:src/graph/tuning.cc (parseList), src/graph/connect.cc and docs.nvidia.com's page of environment variables.
-The variables that decide the transport (NCCL_P2P_LEVEL ...) are read in ``topology.policy``.
+The variables that decide the transport (NCCL_P2P_LEVEL ...) are read in ``topology.policy``; remarks are made in ``settings_notes``.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Literal
 
-from pcie_sim.catalog import load_typed_part
-from pcie_sim.errors import InputError, nearest, unknown_name
-from pcie_sim.specs.part import Algorithm, LibraryPart, LibraryTuning, Protocol
+from pcie_sim.errors import InputError, unknown_name
+from pcie_sim.specs.part import Algorithm, LibraryTuning, Protocol
 
 PROTOCOLS: tuple[Protocol, ...] = ("LL", "LL128", "Simple")
 ALGORITHMS: tuple[Algorithm, ...] = ("ring", "tree")
@@ -49,10 +47,12 @@ def env_list(text: str, op: str) -> tuple[list[str], bool]:
     """The names in an NCCL_ALGO or NCCL_PROTO value that hold for ``op``, and whether they are excluded (``^``).
 
     From NCCL 2.24 a value may be a list per function: ``allreduce:LL;broadcast:Simple`` (a first entry without a function holds
-    for all).
+    for all; empty ones, as after a last ``;``, are skipped).
     """
     chosen: tuple[list[str], bool] = ([], False)
     for entry in text.split(";"):
+        if not entry.strip():
+            continue
         head, colon, rest = entry.partition(":")
         if colon and _OPS_IN_ENV.get(head.strip().lower()) != op:
             continue
@@ -83,6 +83,11 @@ def _readable(key: str, text: str, tuning: LibraryTuning) -> tuple[str, tuple[st
     """The value, or nothing when it is a list per function and the version knows none."""
     if not tuning.lists_by_function and (";" in text or ":" in text):
         return "", (f"{key}={text[:40]}: lists per function are understood from NCCL 2.24 on; ignored here",)
+    heads = [entry.partition(":")[0].strip() for entry in text.split(";") if ":" in entry]
+    unknown = [head for head in heads if head.lower() not in _OPS_IN_ENV]
+    if unknown:
+        names = ", ".join(_OPS_IN_ENV)
+        return text.strip(), (f"{key}={text[:40]}: {', '.join(unknown)[:40] or 'nothing'} is not a function ({names}), ignored",)
     return text.strip(), ()
 
 
@@ -168,7 +173,7 @@ def _bytes(env: Mapping[str, str], key: str, default: float) -> float:
     text = env.get(key, "").strip()
     if not text:
         return default
-    if not re.fullmatch(r"\d{1,10}", text) or not _LEAST_BUFFER <= int(text) <= _MOST_BUFFER:
+    if not re.fullmatch(r"[0-9]{1,10}", text) or not _LEAST_BUFFER <= int(text) <= _MOST_BUFFER:
         raise InputError(f"{key}={text[:20]!r}: expected a whole number of bytes from {_LEAST_BUFFER} to {_MOST_BUFFER}")
     return float(text)
 
@@ -177,7 +182,7 @@ def _number(env: Mapping[str, str], key: str, low: int, high: int, default: int)
     text = env.get(key, "").strip()
     if not text:
         return default
-    if not re.fullmatch(r"\d{1,6}", text) or not low <= int(text) <= high:
+    if not re.fullmatch(r"[0-9]{1,6}", text) or not low <= int(text) <= high:
         raise InputError(f"{key}={text[:20]!r}: expected a whole number from {low} to {high}")
     return int(text)
 
@@ -186,45 +191,7 @@ def _threshold(env: Mapping[str, str], tuning: LibraryTuning) -> float:
     text = env.get("NCCL_P2P_LL_THRESHOLD", "").strip()
     if not text:
         return tuning.p2p_ll_threshold
-    if not re.fullmatch(r"\d{1,12}", text):
+    if not re.fullmatch(r"[0-9]{1,12}", text):
         raise InputError(f"NCCL_P2P_LL_THRESHOLD={text[:20]!r}: expected a whole number of bytes")
     # the variable counts one of the two parts into which a message is cut; the part file's number the whole message
     return 2.0 * float(text)
-
-
-def env_notes(env: Mapping[str, str], tuning: LibraryTuning) -> tuple[str, ...]:
-    """A remark for every NCCL_ variable that changes nothing here, or that the library does not know."""
-    return _notes(tuple(sorted(name for name in env if name.upper().startswith("NCCL_"))), _Names.of(tuning))
-
-
-@dataclass(frozen=True)
-class _Names:
-    modelled: tuple[str, ...]
-    recorded: tuple[tuple[str, str], ...]
-    one_node: tuple[str, ...]
-    known: tuple[str, ...]
-
-    @staticmethod
-    def of(tuning: LibraryTuning) -> _Names:
-        names = tuning.environment
-        if names is None:
-            nccl = load_typed_part("nccl", LibraryPart).tuning
-            names = nccl.environment if nccl is not None else None
-        if names is None:
-            return _Names((), (), (), ())
-        return _Names(names.modelled, tuple(names.recorded.items()), names.one_node, names.known)
-
-
-@lru_cache(maxsize=256)
-def _notes(asked: Sequence[str], names: _Names) -> tuple[str, ...]:
-    recorded = dict(names.recorded)
-    every = (*names.modelled, *recorded, *names.one_node, *names.known)
-    found: list[str] = []
-    for name in asked:
-        if name in recorded:
-            found.append(f"{name} is recorded, its effect is not predicted: {recorded[name]}")
-        elif name in names.one_node:
-            found.append(f"{name} is recorded; it has no effect inside one box")
-        elif name not in every:
-            found.append(f"{name[:60]} is not known to the library, ignored; nearest: {', '.join(nearest(name, every))}")
-    return tuple(found)

@@ -13,11 +13,13 @@ from pcie_sim.evidence import Evidence, label_of_sum
 from pcie_sim.network.analytic import Lines, solve
 from pcie_sim.network.channels import Lanes
 from pcie_sim.network.events import simulate
+from pcie_sim.network.nccl_env import parse_protocol
 from pcie_sim.network.parts import Parts, choice_of, labelled_parts, parts_of, protocol_name
 from pcie_sim.network.placement import Fractions, Placement, place
+from pcie_sim.network.settings_notes import protocol_note, settings_notes
 from pcie_sim.results.timing import Bottleneck, Timing
 from pcie_sim.specs.part import Protocol
-from pcie_sim.units import parse_bytes
+from pcie_sim.units import format_time, parse_bytes
 
 if TYPE_CHECKING:
     from pcie_sim.topology import Topology
@@ -78,6 +80,9 @@ def time_collective(
     if engine not in ("analytic", "event"):
         raise InputError(f"engine {engine!r}: use analytic or event")
     gpus = _gpus(topology, op, ranks, order)
+    parse_protocol(protocol)
+    remarks = (*settings_notes(topology), *protocol_note(topology, protocol))
+    protocol = "auto" if protocol_note(topology, protocol) else protocol
     if op == "send_recv" and algorithm == "auto":
         algorithm = "shift"
     found = choice_of(topology, op, (gpus,), np.asarray(float(size)), algorithm, protocol, fractions)
@@ -85,7 +90,9 @@ def time_collective(
     if chunks is None and lanes is not None:
         chunks = lanes.pieces
     placed = place(topology, op, (gpus,), algorithm=way, fractions=fractions, chunks=chunks, channels=channels, as_given=order is not None)
-    notes = found.notes if order is None else (*found.notes, *_order_notes(topology, placed, gpus, chosen, fractions))
+    notes = (*remarks, *found.notes)
+    if order is not None:
+        notes = (*notes, *_order_notes(topology, placed, gpus, chosen, fractions))
     return _Answer(topology, placed, chosen, lanes, size, launch).timing(engine, notes)
 
 
@@ -122,6 +129,14 @@ def _order_notes(
     return (f"this order moves bytes {ratio:.3g} times slower than bus order ({','.join(bus)})",)
 
 
+def _floor_text(floor: float, time: float) -> str:
+    """Why an eager call takes longer than its transfers."""
+    return (
+        f"the CPU decides: back to back it launches no call faster than {format_time(floor)}; inside a CUDA graph this one takes "
+        f"{format_time(time)} (--launch graph)"
+    )
+
+
 class _Answer:
     """Puts a :class:`Timing` together from a placement and a protocol."""
 
@@ -153,6 +168,7 @@ class _Answer:
             floor = placed.costs.floor(placed.ranks, placed.op)
             if floor.value > time:
                 shown["launch"] = floor.value - time
+                notes = (*notes, _floor_text(floor.value, time))
                 time, sigma, label = floor.value, floor.sigma, floor.evidence
             sources = tuple(dict.fromkeys((*sources, *floor.sources)))
         neck, utilisation = self._links(lines, time)

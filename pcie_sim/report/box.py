@@ -6,13 +6,13 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from pcie_sim.errors import InputError, NoDataError
-from pcie_sim.network import library_choice
+from pcie_sim.network import library_choice, settings_notes
 from pcie_sim.report.ccl import ccl_blocks
-from pcie_sim.report.console import bold, bullets, pairs, table, wrapped
+from pcie_sim.report.console import bold, bullets, pairs, room, table, wrapped
 from pcie_sim.report.numbers import quantity_text, settings_text
 from pcie_sim.results.base import plain
 from pcie_sim.results.ccl import CclChoice
-from pcie_sim.topology import Topology, place_pairs
+from pcie_sim.topology import LEVELS, Topology, place_pairs
 from pcie_sim.units import counted
 
 if TYPE_CHECKING:
@@ -24,6 +24,10 @@ _MATRIX_GPUS = 24
 """Above this many GPUs the matrix is wider than any screen; the summary by path type says the same."""
 _PATHS = "PIX one switch, PXB several switches, PHB a root complex (nvidia-smi's NODE too), SYS between sockets, NVL an NVLink bridge"
 _NET = "NET between hosts, over network cards"
+_GAP = 3
+"""Columns between two columns of a table."""
+_TITLE = 20
+"""Columns that a title needs beyond the least that it can be folded into."""
 _WIDE = 12
 """Above this many GPUs the columns of the matrix drop what all names begin with."""
 
@@ -44,7 +48,7 @@ def box_blocks(box: Topology, *, width: int) -> list[Block]:
         blocks += [
             "",
             bold("Path types between GPUs, in bus order"),
-            _matrix(box),
+            *_matrix(box, width),
             wrapped(_PATHS, width=width, first="  "),
             *([f"  {_NET}"] if len(box.hosts) > 1 else []),
         ]
@@ -54,7 +58,11 @@ def box_blocks(box: Topology, *, width: int) -> list[Block]:
     if choice is not None:
         blocks += ccl_blocks(choice, width=width)
     blocks += ["", bold("Directed capacities (payload)"), *_capacities(box, width)]
-    blocks += _list("Assumptions", box.assumptions, width) + _list("Notes", box.notes, width) + _list("Sources", box.spec.sources, width)
+    blocks += (
+        _list("Assumptions", box.assumptions, width)
+        + _list("Notes", _notes(box, choice), width)
+        + _list("Sources", box.spec.sources, width)
+    )
     return blocks
 
 
@@ -75,6 +83,15 @@ def _choice(box: Topology) -> CclChoice | None:
         return library_choice(box)
     except (NoDataError, InputError):
         return None
+
+
+def _notes(box: Topology, choice: CclChoice | None) -> list[str]:
+    """The box's own, and those on its settings where no ``choice`` of the library carries them."""
+    try:
+        more = settings_notes(box) if choice is None else ()
+    except (NoDataError, InputError):
+        more = ()
+    return list(dict.fromkeys((*box.notes, *more)))
 
 
 def gpus_text(box: Topology) -> str:
@@ -124,12 +141,22 @@ def _label(box: Topology, name: str) -> str:
     return "  ".join(words)
 
 
-def _matrix(box: Topology) -> Block:
+def _matrix(box: Topology, width: int) -> list[Block]:
+    """Path types, a row per GPU; blocks of columns where all do not fit beside each other."""
     shared = 0
     if len(box.gpus) > _WIDE:
         shared = next((i for i, letters in enumerate(zip(*box.gpus, strict=False)) if len(set(letters)) > 1), 0)
-    columns: list[tuple[str, Justify]] = [("", "left"), *((name[shared:] or name, "center") for name in box.gpus)]
-    return table(columns, [[a, *("X" if a == b else box.path_type(a, b) for b in box.gpus)] for a in box.gpus])
+    heads = [name[shared:] or name for name in box.gpus]
+    first = max(len(name) for name in box.gpus) + _GAP
+    each = max(len(text) for text in (*heads, *LEVELS)) + _GAP
+    fit = max(1, (width - first) // each)
+    blocks: list[Block] = []
+    for start in range(0, len(heads), fit):
+        chosen = range(start, min(start + fit, len(heads)))
+        columns: list[tuple[str, Justify]] = [("", "left"), *((heads[i], "center") for i in chosen)]
+        rows = [[a, *("X" if a == box.gpus[i] else box.path_type(a, box.gpus[i]) for i in chosen)] for a in box.gpus]
+        blocks += [*([""] if blocks else []), table(columns, rows)]
+    return blocks
 
 
 def _grouped(box: Topology) -> list[dict[str, Any]]:
@@ -175,7 +202,14 @@ def _capacities(box: Topology, width: int) -> list[Block]:
     rows = [
         [_link_names(names), rate, latency, evidence, f"[{numbers[source]}]"] for (rate, latency, evidence, source), names in groups.items()
     ]
-    return [table(columns, rows, fold=(0,)), *(wrapped(source, width=width, first=f"  [{index}] ") for source, index in numbers.items())]
+    made = table(columns, rows, fold=(0,))
+    if room(made) > width:  # ranges below their values, the source below the evidence
+        narrow = [
+            [names, rate.replace(" (", "\n("), latency.replace(" (", "\n("), f"{how}\n{source}"]
+            for names, rate, latency, how, source in rows
+        ]
+        made = table(columns[:-1], narrow, fold=(0,))
+    return [made, *(wrapped(source, width=width, first=f"  [{index}] ") for source, index in numbers.items())]
 
 
 def _link_names(names: Iterable[str]) -> str:
@@ -238,7 +272,7 @@ def box_document(box: Topology) -> dict[str, Any]:
             "transport_reasons": _grouped(box),
             "ccl": None if choice is None else choice.to_dict(),
             "assumptions": list(box.assumptions),
-            "notes": list(box.notes),
+            "notes": _notes(box, choice),
             "sources": list(box.spec.sources),
         }
     )
@@ -250,8 +284,12 @@ def box_list_document(boxes: Iterable[Topology]) -> dict[str, Any]:
     return {"schema": "pcie-sim/topology-list/1", "topologies": [{"name": b.name, "title": b.title, "gpus": b.gpu_counts()} for b in boxes]}
 
 
-def box_list_blocks(boxes: Iterable[Topology]) -> list[Block]:
-    """A line per box."""
+def box_list_blocks(boxes: Iterable[Topology], *, width: int) -> list[Block]:
+    """A line per box; where that leaves no room for titles, a few lines per box."""
     columns: list[tuple[str, Justify]] = [("name", "left"), ("GPUs", "left"), ("title", "left")]
     rows = [[b.name, gpus_text(b), b.title] for b in boxes]
-    return [table(columns, rows, fold=(2,)), f"  {counted(len(rows), 'box', 'boxes')}"]
+    made = table(columns, rows, fold=(2,))
+    found: list[Block] = [made]
+    if room(made) > width - _TITLE:  # names are typed again: they are never broken
+        found = [line for name, gpus, title in rows for line in (bold(name), wrapped(f"{gpus}: {title}", width=width, first="    "))]
+    return [*found, f"  {counted(len(rows), 'box', 'boxes')}"]

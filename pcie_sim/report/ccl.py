@@ -17,15 +17,18 @@ def ccl_blocks(choice: CclChoice, *, width: int) -> list[Block]:
     """Ring, channels, algorithm and protocol by size, and choices that cost time."""
     facts = [
         ("ring order", " ".join(choice.order)),
-        ("ring search", _search(choice.ring)),
-        ("tree search", _search(choice.tree)),
+        ("ring search", _search(choice.ring, choice.net)),
+        ("tree search", _search(choice.tree, choice.net)),
         ("channels", f"{choice.channels} in the end (twice the search's, within the environment's limits)"),
         (
             "small AllReduce",
             ", ".join(f"{format_bytes(item.bytes)} {item.protocol} {item.channels} x {item.threads} threads" for item in choice.small),
         ),
     ]
-    title = f"What {choice.library.upper()} {choice.version} will do with all {counted(choice.ranks, 'GPU')}"
+    whom = f"with all {counted(choice.ranks, 'GPU')}"
+    if choice.host is not None:
+        whom = f"inside one host ({choice.host}: {len(choice.gpus)} of {counted(choice.ranks, 'GPU')})"
+    title = f"What {choice.library.upper()} {choice.version} will do {whom}"
     blocks: list[Block] = ["", bold(title), pairs(facts, width=width), "", _choices(choice)]
     texts = [warning_text(item) for item in choice.warnings]
     if texts:
@@ -35,9 +38,9 @@ def ccl_blocks(choice: CclChoice, *, width: int) -> list[Block]:
     return blocks + (["", bold("About these choices"), *bullets(notes, width=width)] if notes else [])
 
 
-def _search(found: CclSearch) -> str:
+def _search(found: CclSearch, net: bool) -> str:
     speed = f"{found.speed_Bps / 1e9:.3g} GB/s"
-    text = f"{found.channels} x {speed}, path {found.type_intra} inside, {found.type_inter} to the network"
+    text = f"{found.channels} x {speed}, path {found.type_intra} inside" + (f", {found.type_inter} to the network" if net else "")
     return f"{text}: nothing fitted, a fallback" if found.fallback else text
 
 

@@ -24,7 +24,7 @@ PLAIN_WIDTH = 120
 """Columns where the output is no terminal: wide enough that no table is cut."""
 NARROWEST = 60
 """A narrower terminal gets this much all the same: its own line breaks lose nothing."""
-_FOLDED = 16
+_FOLDED = 12
 """Columns that a folding column of a table keeps at least."""
 Justify = Literal["left", "right", "center"]
 # C0 and C1 but newline and tab, surrogates (bytes that were no UTF-8), line and paragraph separators, and what turns the writing direction.
@@ -66,12 +66,12 @@ def width_of(stream: TextIO) -> int:
 
 
 def show(blocks: Iterable[Block], stream: TextIO) -> None:
-    """Print the blocks. Text is never broken here (wrap prose with :func:`wrapped`); tables fit the width by themselves.
+    """Print the blocks. Prose is never broken here (wrap it with :func:`wrapped`); headings, trees and tables fit the width by themselves.
 
     Nothing that a file holds reaches the terminal as a command: see :func:`clean`.
     """
     from rich.console import Console
-    from rich.text import Text
+    from rich.table import Table
 
     colour = wants_colour(stream)
     buffer = _Buffer(getattr(stream, "encoding", None) or "utf-8")
@@ -89,11 +89,11 @@ def show(blocks: Iterable[Block], stream: TextIO) -> None:
     for block in blocks:
         if isinstance(block, str):
             console.print(clean(block), soft_wrap=True)
-        elif isinstance(block, Text):
-            console.print(_Clean(block), soft_wrap=True)
+        elif isinstance(block, Table):
+            # A table gets the room that its unbroken columns need: cut columns would lose numbers.
+            console.print(_Clean(block), width=max(width, room(block)))
         else:
-            # A tree is never broken, and a table gets the room that its unbroken columns need: cut columns would lose numbers.
-            console.print(_Clean(block), width=max(width, _room(block)))
+            console.print(_Clean(block), width=width)
     lines = (line.rstrip() for line in buffer.getvalue().split("\n"))
     stream.write("\n".join(lines).rstrip("\n") + "\n")
 
@@ -114,13 +114,10 @@ class _Clean:
             yield Segment(clean(segment.text), segment.style)
 
 
-def _room(block: Table | Tree) -> int:
-    """Columns that a table needs at least (folding columns may break), or a tree for its longest line."""
+def room(block: Table) -> int:
+    """Columns of the screen that a table needs at least (its folding columns may break)."""
     from rich.cells import cell_len
-    from rich.table import Table
 
-    if not isinstance(block, Table):
-        return _ENDLESS
     need = 0
     for column in block.columns:
         cells = [column.header, *column.cells]

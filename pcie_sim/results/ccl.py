@@ -85,7 +85,11 @@ class CclWarning:
 
 @dataclass(frozen=True)
 class CclChoice(Result):
-    """Everything that the library decides for the GPUs of one box (``order``: along its ring)."""
+    """Everything that the library decides for the GPUs of one box (``order``: along its ring).
+
+    ``ranks`` counts the GPUs of the box; the answer holds for ``gpus`` (in bus order): all of them, or those of ``host``, one of several.
+    ``net``: the search knew a network card, so that ``type_inter`` means something.
+    """
 
     library: str
     version: str
@@ -98,6 +102,9 @@ class CclChoice(Result):
     small: tuple[CclSmall, ...]
     warnings: tuple[CclWarning, ...]
     notes: tuple[str, ...]
+    host: str | None = None
+    gpus: tuple[str, ...] = ()
+    net: bool = False
 
     def to_dict(self) -> dict[str, Any]:
         """As plain data: key ``ccl`` of ``pcie-sim/topology-show/1``."""
@@ -105,6 +112,7 @@ class CclChoice(Result):
             "library": self.library,
             "version": self.version,
             "ranks": self.ranks,
+            "holds_for": {"host": self.host, "ranks": len(self.gpus), "gpus": list(self.gpus)},
             "ring_order": list(self.order),
             "ring": self.ring.to_dict(),
             "tree": self.tree.to_dict(),

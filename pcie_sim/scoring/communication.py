@@ -1,8 +1,8 @@
 """The score of communication predictions: ``python -m pcie_sim.scoring.communication [--fit] [--json]``.
 
-Writes ``validation/COMMUNICATION.md``. ``--fit`` first fits the constants again, each time without the scored machine (minutes), and
-keeps them in ``validation/communication-fits.json``; without it the kept ones are used (seconds). ``--json`` prints the figures
-instead of the table.
+Writes ``validation/COMMUNICATION.md``. ``--fit`` first fits the constants again, each time without the scored machine (about 10
+minutes), and keeps them in ``validation/communication-fits.json``; without it the kept ones are used (seconds). ``--json`` prints the
+figures instead of the table.
 """
 
 from __future__ import annotations
@@ -353,6 +353,9 @@ def _constants(found: dict[str, Any]) -> list[str]:
 
 def main(arguments: Sequence[str]) -> int:
     """The command."""
+    if {"-h", "--help"} & set(arguments):
+        sys.stdout.write(f"{__doc__}")
+        return 0
     unknown = [item for item in arguments if item not in ("--fit", "--json")]
     if unknown:
         sys.stderr.write(f"{unknown[0]}: use --fit, --json or nothing\n")

@@ -81,14 +81,19 @@ def _env_text(value: object) -> object:
     """``NCCL_P2P_LEVEL: 5`` is as good as ``"5"``. Control characters are refused: values are printed beside every answer."""
     if isinstance(value, str) and not value.isprintable():
         raise ValueError("the value holds a control character or a line break; write plain text")
-    return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
+    if isinstance(value, int) and not isinstance(value, bool):
+        try:
+            return str(value)
+        except ValueError as exc:
+            raise ValueError("the number has thousands of digits; no setting is that large") from exc
+    return value
 
 
 class CclSettings(Spec):
     """The collective library: name and version (``"2.28"``)."""
 
     name: Literal["nccl", "rccl", "oneccl", "none"] = "nccl"
-    version: Annotated[str, Field(pattern=r"^\d{1,4}\.\d{1,3}(\.\d{1,3})?$"), BeforeValidator(_version_text)] = "2.28"
+    version: Annotated[str, Field(pattern=r"^[0-9]{1,4}\.[0-9]{1,3}(\.[0-9]{1,3})?$"), BeforeValidator(_version_text)] = "2.28"
 
     @property
     def version_tuple(self) -> tuple[int, ...]:

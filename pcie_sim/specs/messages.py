@@ -11,8 +11,8 @@ PATTERNS = {
     r"^[A-Za-z0-9][A-Za-z0-9._+-]{0,79}$": f"a name has {_NAME}",
     r"^[A-Za-z0-9][A-Za-z0-9_-]{0,39}$": "a node's name has letters, digits, _ and -, the first a letter or digit, at most 40 in all",
     r"^[A-Za-z_][A-Za-z0-9_]{0,79}$": "a setting's name has letters, digits and _, the first no digit, at most 80 in all",
-    r"^\d{1,4}\.\d{1,3}(\.\d{1,3})?$": 'write a version in quotes, like "2.28" or "2.28.3"',
-    r"^\d{1,4}\.\d{1,3}$": 'write a version in quotes, like "2.28"',
+    r"^[0-9]{1,4}\.[0-9]{1,3}(\.[0-9]{1,3})?$": 'write a version in quotes, like "2.28" or "2.28.3"',
+    r"^[0-9]{1,4}\.[0-9]{1,3}$": 'write a version in quotes, like "2.28"',
 }
 """Patterns of text fields, by what they ask for."""
 

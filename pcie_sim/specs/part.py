@@ -38,6 +38,8 @@ class PciePart(Spec):
     direction (copy engines reach twice the link's rate)."""
     contended_share: Quantity | None = None
     """Share of a link's rate that two or more flows in one direction reach together, where the chip above has no own figure."""
+    translated_share: Quantity | None = None
+    """Share of its rate that one flow keeps when an IOMMU translates (``settings.iommu: on``); said beside answers, not predicted."""
     fan_share: Quantity | None = None
     """Share of that which a GPU's port reaches with three or more flows in and out at once, where the chip above has no own figure."""
     notes: tuple[Text, ...] = ()
@@ -223,12 +225,23 @@ class EnvironmentNames(Spec):
     """No effect inside one node."""
     known: tuple[str, ...]
     """Known, and without effect on these predictions."""
+    routes: tuple[str, ...] = ()
+    """Of ``one_node``: those that change the predicted route where the network is used."""
+    whole: tuple[str, ...] = ()
+    """Of all but ``modelled``: those whose value is a whole number (the library ignores anything else)."""
+    choices: dict[str, tuple[str, ...]] = Field(default_factory=dict)
+    """Of all but ``modelled``: those that take one of a few words."""
+    others: dict[str, Text] = Field(default_factory=dict)
+    """Variables of other software that people set beside the library's: what is said about each."""
+
+
+Version = Annotated[str, Field(pattern=r"^[0-9]{1,4}\.[0-9]{1,3}$")]
 
 
 class TuningChange(Spec):
     """What was different in versions before ``before``: keys of the tuning to replace, nested ones merged, null removing a key."""
 
-    before: Annotated[str, Field(pattern=r"^\d{1,4}\.\d{1,3}$")]
+    before: Version
     set: dict[str, Any]
     source: Text
 
@@ -241,6 +254,10 @@ class LibraryTuning(Spec):
 
     source: Text
     evidence: Evidence
+    versions: tuple[Version, Version] | None = None
+    """Oldest and newest version that the rules were read for."""
+    capability_since: dict[str, Version] = Field(default_factory=dict)
+    """First version that knows GPUs from this compute capability on."""
     algorithms: tuple[Algorithm, ...] = ("ring", "tree")
     """Algorithms whose beliefs are known."""
     base_latency: dict[Algorithm, dict[Protocol, float]]

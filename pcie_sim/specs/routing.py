@@ -48,7 +48,7 @@ def parse_popularity(text: str) -> Popularity:
         return Popularity()
     if low.startswith("zipf:"):
         try:
-            skew = float(low[5:])
+            skew = float(low[5:]) if low.isascii() else math.nan  # Python reads the digits of every script
         except ValueError:
             skew = math.nan
         if 0 <= skew <= 3:

@@ -52,7 +52,7 @@ class Workload:
         Raises:
             InputError: a number out of range or not a number, or a list where one number is asked.
         """
-        if launch not in (None, "graph", "eager"):
+        if launch is not None and (not isinstance(launch, str) or launch not in ("graph", "eager")):
             raise InputError(f"launch {str(launch)[:40]!r} is not known; use graph or eager")
         if mem_fraction is not None:
             mem_fraction = _fraction(mem_fraction)
@@ -93,7 +93,7 @@ def _layers(value: object) -> tuple[int, ...]:
         raise InputError(f"pp-layers {value[:40]!r}: an entry is empty; write it like 8,8,7")
     try:
         parts = value.split(",") if isinstance(value, str) else list(islice(iter(value), MAX_STAGES + 1))  # type: ignore[call-overload]
-        layers = tuple(int(str(part).strip()) for part in parts)
+        layers = tuple(int(str(part).strip().encode("ascii")) for part in parts)
     except (TypeError, ValueError) as exc:
         raise InputError(f"pp-layers {str(value)[:40]!r} is not understood; write it like 8,8,7") from exc
     if len(layers) > MAX_STAGES:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from itertools import islice
 
 from pcie_sim import catalog
@@ -14,6 +14,8 @@ from pcie_sim.specs.runtime import RuntimeSpec
 MAX_STRATEGIES = 64
 _MOST_RANKS = 4096
 """More than any box has GPUs."""
+_MOST_DIGITS = 19
+"""As a 64-bit number has: the collective library's settings hold no more."""
 Where = str | os.PathLike[str]
 
 
@@ -89,10 +91,34 @@ def settings_of(env: object) -> dict[str, str | int] | None:
     for name, value in env.items():
         if not isinstance(name, str):
             raise InputError(f"env: the name {shown(name)} is no text")
-        if isinstance(value, bool) or not isinstance(value, str | int):
+        whole = None if isinstance(value, str) else _whole(value)
+        if whole is None and not isinstance(value, str):
             raise InputError(f"env {shown(name)}: give the value as text, not {shown(value)}")
-        found[name] = value
+        if whole is not None and abs(whole) >= 10**_MOST_DIGITS:
+            raise InputError(f"env {shown(name)}: the number has more than {_MOST_DIGITS} digits; no setting is that large")
+        found[name] = value if whole is None else whole
     return found or None
+
+
+def one_of(value: object, what: str, options: tuple[str, ...]) -> str:
+    """``value`` if it is one of ``options`` (arrays, which compare item by item, are none of them).
+
+    Raises:
+        InputError: it is not.
+    """
+    if not isinstance(value, str) or value not in options:
+        raise InputError(f"{what} {shown(value)} is not known; use {' or '.join(options)}")
+    return value
+
+
+def _whole(value: object) -> int | None:
+    """A whole number of any type (numpy's too); None for truth values, arrays of several, and anything else."""
+    if isinstance(value, bool) or not hasattr(value, "__index__"):
+        return None
+    try:
+        return int(value.__index__())
+    except TypeError:  # an array of several numbers
+        return None
 
 
 def strategies_of(strategies: object) -> tuple[str, ...]:
@@ -130,22 +156,25 @@ def ranks_of(ranks: object) -> int | None:
     """
     if ranks is None:
         return None
-    if isinstance(ranks, bool) or not hasattr(ranks, "__index__"):
+    whole = _whole(ranks)
+    if whole is None:
         raise InputError(f"ranks: give a whole number, not {shown(ranks)}")
-    return int(ranks.__index__())
+    return whole
 
 
 def order_of(order: object) -> list[str] | None:
     """GPUs in the order of their ranks; None for bus order.
 
     Raises:
-        InputError: an empty entry, or something that is no text.
+        InputError: an empty entry, something that is no text, or a set (which has no order).
     """
     example = "write GPU names like gpu0,gpu1"
     if order is None:
         return None
     if isinstance(order, str):
         names: list[object] = [name.strip() for name in order.split(",")]
+    elif isinstance(order, Set):
+        raise InputError("order: a set has no order; give a list like ['gpu0', 'gpu1']")
     elif isinstance(order, Iterable) and not isinstance(order, bytes | Mapping):
         names = list(islice(order, _MOST_RANKS + 1))
     else:

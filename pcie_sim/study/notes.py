@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from pcie_sim.network import costly_choices, rank_order
+from pcie_sim.network import costly_choices, rank_order, settings_notes
 from pcie_sim.results.ccl import CclWarning
 from pcie_sim.results.comparison import MeasuredPoint, Note, Point
 from pcie_sim.serving import StrategyResult
@@ -46,6 +46,7 @@ def comparison_notes(
     notes += _routing(model, results, workload)
     notes += _hops(results, runtime)
     notes += _network_state(box)
+    notes += [Note("settings", text) for text in settings_notes(box)]
     notes += _beyond(model, workload)
     notes += _ccl_choice(box, runtime, results, workload)
     notes += [Note("strategy", text) for result in results for text in result.resolved.notes]

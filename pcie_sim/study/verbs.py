@@ -22,11 +22,11 @@ from pcie_sim.study.arguments import (
     engine_of,
     library_of,
     name_text,
+    one_of,
     order_of,
     path_text,
     ranks_of,
     settings_of,
-    shown,
     strategies_of,
 )
 from pcie_sim.study.loading import load_model, load_topology
@@ -193,10 +193,8 @@ def collective(
         InputError: unknown op, algorithm, protocol, engine or GPU, a bad size, fewer than two ranks or more than GPUs.
     """
     box = _box(topology, nccl, env, p2p)
-    if launch not in ("graph", "eager"):
-        raise InputError(f"launch {shown(launch)} is not known; use graph or eager")
-    if engine not in ("analytic", "event"):
-        raise InputError(f"engine {shown(engine)} is not known; use analytic or event")
+    one_of(launch, "launch", ("graph", "eager"))
+    one_of(engine, "engine", ("analytic", "event"))
     return time_collective(
         box,
         name_text(op, "op", "an operation like all_reduce"),

@@ -18,13 +18,20 @@ from pcie_sim.specs.messages import readable
 from pcie_sim.specs.part import PciePart, WriteCollapse
 from pcie_sim.topology.capacity import Capacity, build_capacities, kernel_rate, trained_link
 from pcie_sim.topology.graph import to_graph
-from pcie_sim.topology.network import network_plan, network_route
+from pcie_sim.topology.network import network_plan, network_route, unjoined_hosts
 from pcie_sim.topology.pairs import Pattern, places_of
-from pcie_sim.topology.policy import Pair, Transport, check_env, decide
+from pcie_sim.topology.policy import Pair, Transport, check_env, check_version, decide
 from pcie_sim.topology.routes import Access, PathType, Route, path_type, peer_route, staged_route, turning_point, unjoined
 from pcie_sim.topology.tree import Tree, Where, build_tree
 
 _PCIE_PART = "pcie"
+
+
+def iommu_text() -> str:
+    """What is said of ``settings.iommu: on``: recorded, with what has been published of its cost."""
+    share = catalog.load_typed_part(_PCIE_PART, PciePart).translated_share
+    published = "" if share is None else f"; published for one box: a flow loses about {1 - share.value:.0%} to full translation"
+    return f"iommu: on is recorded, its cost is not predicted{published}"
 
 
 class Topology:
@@ -47,6 +54,10 @@ class Topology:
                 check_env(spec.settings)
             except InputError as exc:
                 raise InputError(f"{where.at('settings', 'env')}: {exc}") from exc
+            try:
+                check_version(spec.settings.ccl)
+            except InputError as exc:
+                raise InputError(f"{where.at('settings', 'ccl')}: {exc}") from exc
             tree = build_tree(spec, where)
             links, remarks = build_capacities(tree, catalog.load_typed_part(_PCIE_PART, PciePart), where)
             _shared = (tree, MappingProxyType(dict(links)), remarks, MappingProxyType(places_of(tree, links)))
@@ -91,9 +102,9 @@ class Topology:
     @property
     def notes(self) -> tuple[str, ...]:
         """The file's notes, and how its tree was taken (links slower than asked, ports, network cards)."""
-        found = [*unjoined(self._tree), *self._spec.notes, *self._tree.notes, *self._remarks]
+        found = [*unjoined_hosts(self._tree), *unjoined(self._tree), *self._spec.notes, *self._tree.notes, *self._remarks]
         if self.settings.iommu == "on":
-            found.append("iommu: on is recorded; its cost is not modelled")
+            found.append(iommu_text())
         if "posted_write_collapse" in self.conditions and not self.collapses:
             found.append("posted_write_collapse: no switch of this box has figures for it, so it changes nothing")
         if self.settings.force_p2p is False and not any(gpu.force_p2p_needed for gpu in self._tree.gpus.values()):
@@ -268,10 +279,18 @@ class Topology:
             )
             chosen = decide(self.settings, pair)
             if chosen.kind == "NET":
-                plan = network_plan(tree, self.settings, a, b, self._where)
-                chosen = replace(chosen, reason=f"{chosen.reason}: {plan.reason}")
+                chosen = replace(chosen, reason=f"{chosen.reason}: {self._net_reason(a, b)}")
             known = self._transports[key] = chosen
         return known
+
+    def _net_reason(self, a: str, b: str) -> str:
+        """How the two meet over the network. What is not joined has a transport all the same, as sockets have that are not joined: only
+        a question that needs the way is refused, so that the box can be shown with what it lacks.
+        """
+        try:
+            return network_plan(self._tree, self.settings, a, b, self._where).reason
+        except InputError:
+            return "no network joins them"
 
     def _count(self, gpu: str, gpus: int | None) -> int:
         """GPUs that the library sees on the host of ``gpu``, as far as its rules tell them apart: 1, 2 or more."""
@@ -316,7 +335,7 @@ class Topology:
         if ccl is not None:
             settings["ccl"] = (ccl if isinstance(ccl, CclSettings) else self._parse_ccl(ccl)).model_dump()
         if env is not None:
-            settings["env"] = {**settings["env"], **{key: value if isinstance(value, str) else str(value) for key, value in env.items()}}
+            settings["env"] = {**settings["env"], **env}
         try:
             found = SettingsSpec.model_validate(settings)
         except ValidationError as exc:
@@ -324,11 +343,15 @@ class Topology:
             key = ".".join(str(item)[:40] for item in first["loc"] if item != "[key]")
             raise InputError(f"setting {key}: {readable(first)}") from exc
         check_env(found)
+        check_version(found.ccl)
         shared = self._shared if found.max_payload == self.settings.max_payload else None
         return Topology(self._spec.model_copy(update={"settings": found}), self._where, _shared=shared)
 
     def _parse_ccl(self, text: str) -> CclSettings:
         words = text.replace("=", " ").split()
+        if len(words) == 1 and self.settings.ccl.name == "oneccl":  # a bare version is NCCL's or RCCL's, which number alike
+            held = f"oneccl {self.settings.ccl.version}"
+            raise InputError(f"collective library {text[:40]!r}: this box runs {held}; name the library, too, like {held}")
         name = words[0].lower() if len(words) == 2 else self.settings.ccl.name
         if len(words) == 1 and name == "none":
             name = "nccl"

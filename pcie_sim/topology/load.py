@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 from pcie_sim import catalog
+from pcie_sim.errors import InputError
 from pcie_sim.specs.base import build
 from pcie_sim.specs.loader import parse_json, parse_yaml, read_text
 from pcie_sim.specs.machine import MAX_NODES, MOST_VALUES, TopologySpec
@@ -26,6 +27,7 @@ def load_topology(name_or_path: str | os.PathLike[str]) -> Topology:
         path = catalog.shipped_topology(name_or_path)
     else:
         path = Path(name_or_path)
+        _offer_shipped(path)
     source = os.fspath(path)
     text = read_text(path)
     if source.lower().endswith(".json"):
@@ -35,6 +37,17 @@ def load_topology(name_or_path: str | os.PathLike[str]) -> Topology:
     where = Where(source, text)
     check_raw(data, where)
     return Topology(build(TopologySpec, data, source=source, text=text), where)
+
+
+def _offer_shipped(path: Path) -> None:
+    """A missing file that is called like a shipped box: names of those take no ending.
+
+    Raises:
+        InputError: names the box.
+    """
+    name = path.stem.lower().replace("_", "-")
+    if name in catalog.topology_names() and not path.exists():
+        raise InputError(f"{path}: no such file; the shipped box of that name is called {name}, without folder and ending")
 
 
 def from_spec(spec: TopologySpec, *, source: str = "<spec>") -> Topology:

@@ -15,7 +15,7 @@ from pcie_sim.errors import InputError
 from pcie_sim.specs.base import Quantity
 from pcie_sim.specs.machine import SettingsSpec
 from pcie_sim.specs.part import NetTransportPart
-from pcie_sim.topology.policy import LEVELS, env_flag, parse_level
+from pcie_sim.topology.policy import LEVELS, env_text, parse_level, uses_sockets
 from pcie_sim.topology.quantities import smallest, total
 from pcie_sim.topology.routes import Route, device_way, memory_way, path_type
 from pcie_sim.topology.tree import Peer, Tree, Where
@@ -55,14 +55,14 @@ class Plan:
 def network_plan(tree: Tree, settings: SettingsSpec, a: str, b: str, where: Where) -> Plan:
     """Cards, medium and staging between GPUs ``a`` and ``b``.
 
-    RDMA when both hosts have RDMA cards on one network and NCCL_IB_DISABLE is not set; else sockets: over any cards between hosts,
-    by loopback inside one.
+    RDMA when both hosts have RDMA cards on one network and neither NCCL_IB_DISABLE nor NCCL_NET=Socket is set; else sockets: over any
+    cards between hosts, by loopback inside one.
 
     Raises:
         InputError: different hosts without a network between them.
     """
     same = tree.host_of[a] == tree.host_of[b]
-    cards = _cards(tree, a, b, rdma=True) if env_flag(settings.env, "NCCL_IB_DISABLE") == 0 else None
+    cards = _cards(tree, a, b, rdma=True) if not uses_sockets(settings.env) else None
     if cards is not None:
         direct = (_direct(tree, settings, a, cards[0]), _direct(tree, settings, b, cards[1]))
         how = {2: "GPUDirect at both ends", 1: "GPUDirect at one end, staged in host memory at the other", 0: "staged in host memory"}
@@ -73,11 +73,24 @@ def network_plan(tree: Tree, settings: SettingsSpec, a: str, b: str, where: Wher
         return Plan(sockets, None, (), (False, False), "by sockets inside the host, through host memory")
     cards = _cards(tree, a, b, rdma=False)
     if cards is None:
-        raise InputError(
-            f"{where.source}: hosts {tree.host_of[a]} and {tree.host_of[b]} are not joined; give each a nic with a part and join them, "
-            f"for example `- {{between: [nic0, fabric0], part: infiniband-ndr}}` in `peers`"
-        )
+        raise InputError(f"{where.source}: {_apart(tree, a, b)}")
     return Plan(sockets, cards, _fabric_path(tree, *cards) or (), (False, False), "by sockets, staged in host memory")
+
+
+def _apart(tree: Tree, a: str, b: str) -> str:
+    return (
+        f"hosts {tree.host_of[a]} and {tree.host_of[b]} are not joined; give each a nic with a part and join them, "
+        f"for example `- {{between: [nic0, fabric0], part: infiniband-ndr}}` in `peers`"
+    )
+
+
+def unjoined_hosts(tree: Tree) -> tuple[str, ...]:
+    """A sentence for each host with GPUs that no network joins with the first such host."""
+    first: dict[str, str] = {}
+    for gpu in tree.bus_order:
+        first.setdefault(tree.host_of[gpu], gpu)
+    ends = tuple(first.values())
+    return tuple(_apart(tree, ends[0], other) for other in ends[1:] if _cards(tree, ends[0], other, rdma=False) is None)
 
 
 def _cards(tree: Tree, a: str, b: str, *, rdma: bool) -> tuple[str, str] | None:
@@ -131,7 +144,7 @@ def _turns(tree: Tree, nic: str) -> dict[int, dict[str, int]]:
 
 def _direct(tree: Tree, settings: SettingsSpec, gpu: str, nic: str) -> bool:
     """GPUDirect: card, distance and driver allow it. A driver that grants no PCIe peer access grants cards none either."""
-    level = parse_level(settings.env.get("NCCL_NET_GDR_LEVEL", _GDR_LEVEL), "NCCL_NET_GDR_LEVEL")
+    level = parse_level(env_text(settings.env, "NCCL_NET_GDR_LEVEL") or _GDR_LEVEL, "NCCL_NET_GDR_LEVEL")
     granted = settings.p2p == "on" or (settings.p2p == "auto" and tree.gpus[gpu].p2p.stock_driver != "no")
     return granted and tree.nics[nic].gpudirect and LEVELS.index(path_type(tree, gpu, nic)) <= LEVELS.index(level)
 

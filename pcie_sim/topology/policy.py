@@ -11,9 +11,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from pcie_sim import catalog
 from pcie_sim.errors import InputError
 from pcie_sim.evidence import Evidence, weakest
 from pcie_sim.specs.machine import CclSettings, SettingsSpec
+from pcie_sim.specs.part import LibraryPart
 from pcie_sim.topology.routes import PathType
 
 LEVELS: tuple[str, ...] = ("LOC", "NVL", "NVB", "C2C", "PIX", "PXB", "P2C", "PXN", "PHB", "SYS")
@@ -62,13 +64,19 @@ def parse_level(text: str, key: str = "NCCL_P2P_LEVEL") -> str:
     raise InputError(f"{key}={text[:30]!r} is not a level{case}; use LOC, NVL, PIX, PXB, PHB, SYS or 0 to 5 (4 and above mean SYS)")
 
 
+def env_text(env: Mapping[str, str], key: str) -> str | None:
+    """The value of ``key``; None where it is not set or empty, which the library takes for the same (src/misc/param.cc)."""
+    text = env.get(key, "")
+    return text if text.strip() else None
+
+
 def env_flag(env: Mapping[str, str], key: str) -> int:
-    """The whole number in ``key``; 0 when it is not set.
+    """The whole number in ``key``; 0 when it is not set or empty.
 
     Raises:
         InputError: anything else.
     """
-    text = env.get(key)
+    text = env_text(env, key)
     if text is None:
         return 0
     if not re.fullmatch(r"[+-]?[0-9]{1,9}", text.strip()):
@@ -87,8 +95,36 @@ def check_env(settings: SettingsSpec) -> None:
     for key in ("NCCL_P2P_DISABLE", "NCCL_SHM_DISABLE", "NCCL_IB_DISABLE"):
         env_flag(settings.env, key)
     for key in ("NCCL_P2P_LEVEL", "NCCL_NET_GDR_LEVEL"):
-        if key in settings.env:
-            parse_level(settings.env[key], key)
+        text = env_text(settings.env, key)
+        if text is not None:
+            parse_level(text, key)
+
+
+def check_version(ccl: CclSettings) -> None:
+    """Refuse versions that no release of the library has: major 0, or another major than those that its rules were read for.
+
+    Raises:
+        InputError: names the version and the range.
+    """
+    if ccl.name == "none":
+        return
+    span = None
+    if ccl.name in catalog.names("parts"):
+        tuning = catalog.load_typed_part(ccl.name, LibraryPart).tuning
+        span = None if tuning is None else tuning.versions
+    majors = range(1, 10_000) if span is None else range(int(span[0].split(".")[0]), int(span[1].split(".")[0]) + 1)
+    if ccl.version_tuple[0] not in majors:
+        known = "" if span is None else f"; the rules were read for {span[0]} to {span[1]}"
+        raise InputError(f"collective library {ccl.name} {ccl.version}: there is no such version{known}")
+
+
+def uses_sockets(env: Mapping[str, str]) -> bool:
+    """The network goes by sockets whatever the cards: NCCL_IB_DISABLE, or NCCL_NET names the socket transport (any case).
+
+    Raises:
+        InputError: NCCL_IB_DISABLE is no number.
+    """
+    return env_flag(env, "NCCL_IB_DISABLE") != 0 or (env_text(env, "NCCL_NET") or "").strip().lower() == "socket"
 
 
 def default_level(ccl: CclSettings, cpu_vendor: str, gpus_in_box: int) -> tuple[str, str]:
@@ -137,7 +173,7 @@ def decide(settings: SettingsSpec, pair: Pair) -> Transport:
 def _level(settings: SettingsSpec, pair: Pair) -> tuple[str, str]:
     if env_flag(settings.env, "NCCL_P2P_DISABLE") == 1:
         return "LOC", "NCCL_P2P_DISABLE=1 refuses peer-to-peer"
-    text = settings.env.get("NCCL_P2P_LEVEL")
+    text = env_text(settings.env, "NCCL_P2P_LEVEL")
     if text is not None:
         level = parse_level(text)
         return level, f"NCCL_P2P_LEVEL={text} allows up to {level}"

@@ -361,6 +361,8 @@ def _remarks(spec: TopologySpec) -> list[str]:
     if any(node.kind == "fabric" for node in spec.nodes.values()):
         notes.append("a fabric passes everything that its cards send (no oversubscription)")
     for name, node in spec.nodes.items():
+        if node.kind in ("gpu", "nic") and node.links > 1:
+            notes.append(f"{name}: links: {node.links} is taken as given, but a card has one port (`links` is for the uplinks of switches)")
         if node.kind == "root_port" and node.link is None:
             below = [child for child, other in spec.nodes.items() if other.parent == name]
             if len(below) > 1:

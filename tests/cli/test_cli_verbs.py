@@ -570,3 +570,11 @@ def test_json_needs_neither_rich_nor_matplotlib_nor_networkx() -> None:
     )
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, cwd=ROOT)
     assert (found.returncode, found.stderr) == (0, "")
+
+
+def test_help_lists_the_algorithms_of_the_registry(capsys: pytest.CaptureFixture[str]) -> None:
+    from pcie_sim.collectives import OPS, algorithms
+
+    text, _ = run(["collective", "--help"], capsys)
+    words = text.partition("Algorithms:")[2].replace(",", " ").split()
+    assert words == [word for op in OPS for word in (op, *algorithms(op))]

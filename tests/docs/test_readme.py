@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
+import pcie_sim as ps
 from pcie_sim.cli.main import main
+from pcie_sim.specs.machine import NodeSpec, SettingsSpec
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = ("README.md", "CONTRIBUTING.md")
@@ -28,8 +30,9 @@ def commands() -> list[str]:
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with the README's topology file, as a reader would have written it."""
-    (tmp_path / "mybox.yaml").write_text(blocks("README.md", "yaml")[0], encoding="utf-8")
+    """A folder with the README's files, as a reader would have written them."""
+    for name, text in zip(("mybox.yaml", "myflows.yaml"), blocks("README.md", "yaml"), strict=True):
+        (tmp_path / name).write_text(text, encoding="utf-8")
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -37,7 +40,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_there_is_something_to_run() -> None:
     assert len(commands()) >= 8
     assert len(blocks("README.md", "python")) == 1
-    assert len(blocks("README.md", "yaml")) == 1
+    assert len(blocks("README.md", "yaml")) == 2
 
 
 @pytest.mark.parametrize("command", commands())
@@ -54,6 +57,25 @@ def test_program(program: str, folder: Path, capsys: pytest.CaptureFixture[str])
     assert len(lines) == 5
     exec(compile(program, "README.md", "exec"), {})  # noqa: S102 - our own document
     assert "Winner(" in capsys.readouterr().out
+
+
+def test_the_flows_of_the_readme(folder: Path) -> None:
+    """By hand: 5 ms alone at 56 GB/s (0.28 GB), then 28 GB/s each until the first has its other 0.72 GB, then the second alone."""
+    (case,) = ps.flows("myflows.yaml").cases
+    first = 0.005 + 0.72 / 28
+    last = first + 0.28 / 56
+    assert case.finish == pytest.approx((first, last, last + first, 2 * last))
+
+
+@pytest.mark.parametrize("key", sorted({*SettingsSpec.model_fields, *NodeSpec.model_fields} - {"kind", "part", "parent"}))
+def test_every_key_of_a_box_is_in_the_readme(key: str) -> None:
+    assert re.search(rf"[`{{ .]{key}\b", (ROOT / "README.md").read_text(encoding="utf-8"))
+
+
+def test_what_the_readme_says_of_other_keys_is_accepted(tmp_path: Path) -> None:
+    more = {"max_payload": 512, "force_p2p": False, "conditions": ["posted_write_collapse"]}
+    assert SettingsSpec.model_validate(more).conditions == ("posted_write_collapse",)
+    assert NodeSpec.model_validate({"kind": "switch", "chip": "A", "half_duplex": True, "numa": 2}).chip == "A"
 
 
 @pytest.mark.parametrize("name", [*DOCUMENTS, "CHANGELOG.md"])

@@ -46,6 +46,13 @@ TABLE: dict[str, tuple[Callable[..., Any], str, list[object], str]] = {
     "env": (compare, "env", ["A=1", [], 5, [("A", "1")], b"A", True], r"env: give names and values, like \{"),
     "env name": (compare, "env", [{1: "2"}, {None: "x"}, {b"A": "x"}], r"env: the name .* is no text"),
     "env value": (compare, "env", [{"A": None}, {"A": True}, {"A": 1.5}, {"A": ["x"]}], "env 'A': give the value as text, not "),
+    "env array": (compare, "env", [{"A": np.array([1, 2])}], "env 'A': give the value as text, not "),
+    "env number": (
+        compare,
+        "env",
+        [{"NCCL_P2P_LEVEL": 10**5000}, {"A": -(10**19)}],
+        "env 'NCCL_P2P_LEVEL'|env 'A': the number has more than",
+    ),
     "env bad name": (
         compare,
         "env",
@@ -72,7 +79,7 @@ TABLE: dict[str, tuple[Callable[..., Any], str, list[object], str]] = {
     ),
     "context": (compare, "context", [None, False, b"1", "x", float("inf"), float("nan")], "context .* is not a whole number"),
     "too large": (compare, "concurrency", [10**30, 10**5000, "9" * 5000, 1e300], "concurrency .* is out of range; it goes from 1 to 65536"),
-    "launch": (compare, "launch", [5, True, [], {}], "launch .* is not known; use graph or eager"),
+    "launch": (compare, "launch", [5, True, [], {}, np.array([1, 2])], "launch .* is not known; use graph or eager"),
     "pp_layers": (compare, "pp_layers", [5, True, ["x"], object(), [None]], "pp-layers .* is not understood"),
     "popularity": (compare, "popularity", [None, 5, [], b"uniform"], "popularity .* is not understood"),
     "mem_fraction": (compare, "mem_fraction", [True, False, "0.9", b"1", [], 1j, object()], "memory fraction .* is out of range"),
@@ -86,12 +93,13 @@ TABLE: dict[str, tuple[Callable[..., Any], str, list[object], str]] = {
     ),
     "op": (collective, "op", [None, 5, b"x", []], "op: give an operation like all_reduce"),
     "size": (collective, "size", [None, True, [], [1, 2], b"1K", object()], "size .* is not understood"),
-    "ranks": (collective, "ranks", ["8", 2.0, True, [], b"2"], "ranks: give a whole number"),
+    "ranks": (collective, "ranks", ["8", 2.0, True, [], b"2", np.array([1, 2])], "ranks: give a whole number"),
     "algorithm": (collective, "algorithm", [None, 5, "", []], "algorithm: give auto or one like ring"),
     "protocol": (collective, "protocol", [None, 5, "", []], "protocol: give auto, LL, LL128 or Simple"),
-    "engine": (collective, "engine", [None, 5, [], {}], "engine .* is not known; use analytic or event"),
-    "launch of a call": (collective, "launch", [None, 5, [], {}], "launch .* is not known; use graph or eager"),
+    "engine": (collective, "engine", [None, 5, [], {}, np.array([1, 2])], "engine .* is not known; use analytic or event"),
+    "launch of a call": (collective, "launch", [None, 5, [], {}, np.array([1, 2])], "launch .* is not known; use graph or eager"),
     "order": (collective, "order", [5, True, b"gpu0,gpu1", {"gpu0": 1}, object()], "order .*: write GPU names like gpu0,gpu1"),
+    "order set": (collective, "order", [{"gpu0", "gpu1"}, frozenset({"gpu0"}), {"gpu0": 1}.keys()], "order: a set has no order"),
     "order entry": (collective, "order", [[5, 6], [None], ["gpu0", b"gpu1"]], "order: .* is no text"),
     "order empty": (collective, "order", ["", "gpu0,", ["gpu0", ""]], "order .*: an entry is empty"),
     "flows": (ps.flows, "source", [None, 5, b"x", [], "", True], "flows: give a name or a path"),
@@ -119,7 +127,15 @@ def test_what_numpy_and_iterators_give_is_as_good() -> None:
     assert plain.strategies == odd.strategies
     assert [p.concurrency for p in odd.points] == [p.concurrency for p in plain.points]
     assert collective(ranks=np.int64(4), size=np.int64(1024)).ranks == 4
-    assert compare(env={"NCCL_P2P_LEVEL": 5}).env == {"NCCL_P2P_LEVEL": "5"}
+    for level in (5, np.int64(5), np.uint8(5), np.array(5)):
+        assert compare(env={"NCCL_P2P_LEVEL": level}).env == {"NCCL_P2P_LEVEL": "5"}
+
+
+def test_settings_of_a_box_are_checked_too() -> None:
+    box = ps.load_topology(BOX)
+    assert box.with_settings(env={"NCCL_P2P_LEVEL": 5}).settings.env == {"NCCL_P2P_LEVEL": "5"}
+    with pytest.raises(ps.InputError, match="thousands of digits"):
+        box.with_settings(env={"NCCL_P2P_LEVEL": 10**5000})
 
 
 def test_mixed_boxes_name_the_gpu_that_the_figures_are_those_of(tmp_path: Path) -> None:

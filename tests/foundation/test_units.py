@@ -311,3 +311,9 @@ def test_int_list_bounds() -> None:
     for bad in ("4", "10", "5,6,7"):
         with pytest.raises(InputError, match="n"):
             units.parse_int_list(bad, "n", low=5, high=9, most=2)
+
+
+@pytest.mark.parametrize("text", ["１４KiB", "٣", "1e٣", "1.٥MB"])
+def test_digits_are_ascii(text: str) -> None:
+    with pytest.raises(InputError, match="is not understood"):
+        units.parse_bytes(text)

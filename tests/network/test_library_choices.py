@@ -214,6 +214,8 @@ def test_few_channels_bind_and_more_free() -> None:
         ("LL256", ("LL", "LL128", "Simple"), 1),
         ("LL,LL256", ("LL",), 1),
         ("^LL,LL128,Simple", ("LL", "LL128", "Simple"), 1),
+        ("allreduce:LL;", ("LL",), 0),
+        ("bogus:LL;allreduce:Simple", ("Simple",), 1),
     ],
 )
 def test_nccl_proto(text: str, allowed_names: tuple[str, ...], remarks: int) -> None:
@@ -272,6 +274,8 @@ def test_switching_protocol_makes_time_jump() -> None:
         ("^Tree,Ring", ["Tree", "Ring"], True),
         ("Tree;allreduce:Ring", ["Ring"], False),
         ("broadcast:Ring", [], False),
+        ("allreduce:tree;", ["tree"], False),
+        (";allreduce:^tree; ;", ["tree"], True),
     ],
 )
 def test_environment_lists(text: str, names: list[str], excluded: bool) -> None:
@@ -319,7 +323,8 @@ def test_a_tree_runs_once_there_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
         ({"NCCL_SHM_LOCALITY": "1"}, "not predicted"),
         ({"NCCL_P2P_LEVL": "SYS"}, "nearest: NCCL_P2P_LEVEL"),
         ({"NCCL_DEBUG": "INFO"}, None),
-        ({"CUDA_DEVICE_MAX_CONNECTIONS": "1"}, None),
+        ({"CUDA_DEVICE_MAX_CONNECTIONS": "1"}, "recorded, its effect is not predicted"),
+        ({"OMP_NUM_THREADS": "1"}, "without effect on predictions"),
     ],
 )
 def test_variables_without_effect_are_named(env: dict[str, str], words: str | None) -> None:

@@ -117,6 +117,8 @@ def test_measured_crossovers(found: dict[str, Any]) -> None:
 
 def test_command_refuses_what_it_does_not_know() -> None:
     assert communication.main(["--fits"]) == 2
+    for word in ("-h", "--help"):
+        assert communication.main([word, "--fit"]) == 0
 
 
 def test_json_output() -> None:

@@ -129,7 +129,9 @@ def test_cards_without_rdma_go_by_sockets(tmp_path: Path) -> None:
 
 def test_hosts_without_a_network(tmp_path: Path) -> None:
     top = two(tmp_path, **{"- {between: [net, nic1], part: infiniband-ndr}\n": ""})
-    for ask in (top.transport, top.path, top.net_route):
+    assert top.transport("gpu0", "gpu1").reason == "different hosts: no network joins them"  # the box can be shown with what it lacks
+    assert [note for note in top.notes if "hosts ha and hb are not joined" in note]
+    for ask in (top.path, top.net_route):
         with pytest.raises(InputError, match=r"hosts ha and hb are not joined; give each a nic"):
             ask("gpu0", "gpu1")
     with pytest.raises(InputError, match=r"a0 and b0 are in different hosts; only network cards join hosts"):

@@ -115,3 +115,20 @@ def test_loading_is_quick() -> None:
     for _ in range(5):
         load_topology("rtx-pro-6000-8x-2switch")
     assert (time.perf_counter() - start) / 5 < 0.03
+
+
+@pytest.mark.parametrize("name", BOXES)
+def test_texts_of_a_box_hold_whatever_is_set(name: str) -> None:
+    """They are printed under every setting: what the library uses now is said by the transports, not by them."""
+    box = load_topology(name)
+    for text in (*box.spec.notes, *box.spec.assumptions):
+        for stale in (
+            "go through host memory",
+            "everything goes through",
+            "is passed",
+            "--env ",
+            "--p2p ",
+            "ACS is off",
+            "peer access is off",
+        ):
+            assert stale not in text

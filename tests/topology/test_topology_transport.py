@@ -114,7 +114,6 @@ def test_settings(path: str, options: dict[str, Any], expected: str) -> None:
     [
         ("NCCL_P2P_LEVEL", "sys", "upper case"),
         ("NCCL_P2P_LEVEL", "NODE", "is not a level"),
-        ("NCCL_P2P_LEVEL", "", "is not a level"),
         ("NCCL_P2P_LEVEL", "-1", "is not a level"),
         ("NCCL_P2P_LEVEL", "5.0", "is not a level"),
         ("NCCL_P2P_DISABLE", "yes", "whole number"),
