@@ -46,7 +46,7 @@ def _offer_shipped(path: Path) -> None:
         InputError: names the box.
     """
     name = path.stem.lower().replace("_", "-")
-    if name in catalog.topology_names() and not path.exists():
+    if path.suffix and name in catalog.topology_names() and not path.exists():
         raise InputError(f"{path}: no such file; the shipped box of that name is called {name}, without folder and ending")
 
 
