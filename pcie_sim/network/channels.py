@@ -95,6 +95,8 @@ def channel_rate(part: LibraryPart, tuning: LibraryTuning, protocol: Protocol, w
         return Amount(math.inf, 0.0, "measured")
     most = tuning.threads.most[protocol]
     each = full.value
+    if way == "shm" and part.channel_step is not None:
+        each *= part.channel_step.value / step_s
     if protocol != "Simple" or part.half_threads is None:
         each *= lanes.threads / most
     else:

@@ -164,8 +164,12 @@ def simulate(flows: FlowSet) -> FlowRun:
     """
     count = len(flows.of_class)
     alone = not (flows.charges or flows.deps or flows.previous)
-    longest = max(map(len, flows.routes), default=0)
-    if count >= _MANY and alone and len(set(flows.size)) * _MANY_EQUAL <= count and longest * count <= _MOST_CELLS:
+    if (
+        count >= _MANY
+        and alone
+        and len(set(flows.size)) * _MANY_EQUAL <= count
+        and max(map(len, flows.routes), default=0) * count <= _MOST_CELLS
+    ):
         found = quotient(arrays_of(flows))
         if found is not None:
             one, group = found

@@ -335,6 +335,10 @@ class LibraryPart(Spec):
     """Added fixed cost of Simple over LL per call, s."""
     channel_rate: dict[Literal["p2p", "shm"], dict[Protocol, Quantity]]
     """Most that one channel with all its threads moves, user B/s, by transport and protocol (LL: see ``poll_share``)."""
+    channel_step: Quantity | None = None
+    """Host-staged: the socket's ``host_step_latency`` with which those rates were measured. What a channel has under way at once goes
+    with the round trip, so elsewhere they scale with it; None: they do not.
+    """
     poll_share: dict[Literal["p2p", "shm"], Quantity] | None = None
     """What a thread waits for its next line (LL), as a share of ``step_software`` (p2p: it polls the GPU's own memory) or of the
     socket's ``host_step_latency`` (shm): a channel moves the lines of all its threads in that time.
