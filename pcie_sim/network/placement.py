@@ -189,6 +189,18 @@ def place(
     return found
 
 
+@dataclass
+class _Moves:
+    """Transfers as :class:`Placement` holds them, while they are put together."""
+
+    of_class: list[int] = field(default_factory=list)
+    fraction: list[float] = field(default_factory=list)
+    deps: list[tuple[int, ...]] = field(default_factory=list)
+    previous: list[int] = field(default_factory=list)
+    order: list[int] = field(default_factory=list)
+    rounds: list[list[int]] = field(default_factory=list)
+
+
 class _Builder:
     def __init__(self, topology: Topology, op: str) -> None:
         self.topology, self.op = topology, op
@@ -216,35 +228,35 @@ class _Builder:
         if schedule.kernel and self.costs.part is not None:
             self.costs = kernel_costs(self.costs)
 
-    def build(self, groups: Sequence[tuple[str, ...]], schedules: Sequence[Schedule], as_given: bool) -> Placement:
-        of_class: list[int] = []
-        fraction: list[float] = []
-        deps: list[tuple[int, ...]] = []
-        previous: list[int] = []
-        order: list[int] = []
-        rounds: list[list[int]] = []
+    def _unrolled(self, groups: Sequence[tuple[str, ...]], schedules: Sequence[Schedule], as_given: bool) -> _Moves:
+        """The transfers of all groups one after the other, each with its class."""
+        found = _Moves()
         for group, schedule in zip(groups, schedules, strict=True):
             hosts = Counter(self.topology.host_of(gpu) for gpu in group)
             self.near.update({gpu: hosts[self.topology.host_of(gpu)] for gpu in group})
             gpus = self._ring(group) if schedule.algorithm in _LIBRARY_ALGORITHMS and not as_given else group
-            offset = len(of_class)
+            offset = len(found.of_class)
             class_of: dict[tuple[int, int], int] = {}
             for transfer in schedule.transfers:
                 pair = (transfer.src, transfer.dst)
                 if pair not in class_of:
                     class_of[pair] = self._class(gpus[transfer.src], gpus[transfer.dst])
-                of_class.append(class_of[pair])
+                found.of_class.append(class_of[pair])
                 self.ends.append(self.pairs[gpus[transfer.src], gpus[transfer.dst]])
-                fraction.append(transfer.fraction)
-                deps.append(tuple([dep + offset for dep in transfer.deps]) if offset else transfer.deps)
-            previous.extend(item + offset if item >= 0 else -1 for item in schedule.stream_predecessor)
-            order.extend(item + offset for item in schedule.order)
+                found.fraction.append(transfer.fraction)
+                found.deps.append(tuple([dep + offset for dep in transfer.deps]) if offset else transfer.deps)
+            found.previous.extend(item + offset if item >= 0 else -1 for item in schedule.stream_predecessor)
+            found.order.extend(item + offset for item in schedule.order)
             for step, items in enumerate(schedule.rounds):
-                if step == len(rounds):
-                    rounds.append([])
-                rounds[step].extend(item + offset for item in items)
+                if step == len(found.rounds):
+                    found.rounds.append([])
+                found.rounds[step].extend(item + offset for item in items)
+        return found
+
+    def build(self, groups: Sequence[tuple[str, ...]], schedules: Sequence[Schedule], as_given: bool) -> Placement:
+        moves = self._unrolled(groups, schedules, as_given)
         routes = tuple(self.routes)
-        flows = Flows(tuple(self.links), routes, of_class, rounds, self.ends, self.access)
+        flows = Flows(tuple(self.links), routes, moves.of_class, moves.rounds, self.ends, self.access)
         rates = [self._rate(name) for name in self.links]
         capacity, used, crowded = capacities(self.topology, self.costs, flows, rates)
         pairs = (
@@ -258,7 +270,7 @@ class _Builder:
             op=self.op,
             algorithm=schedules[0].algorithm,
             ranks=max(len(gpus) for gpus in groups),
-            steps=len(rounds),
+            steps=len(moves.rounds),
             links=tuple(self.links),
             capacity=capacity,
             link_rates=used,
@@ -266,13 +278,13 @@ class _Builder:
             class_route=tuple(self.class_route),
             pairs=tuple(self.pairs.values()),
             memory_step=self._memory_steps(),
-            of_class=tuple(of_class),
-            fraction=tuple(fraction),
-            deps=tuple(deps),
-            previous=tuple(previous),
-            order=tuple(order),
-            rounds=tuple(tuple(items) for items in rounds),
-            largest_send=max(fraction, default=0.0),
+            of_class=tuple(moves.of_class),
+            fraction=tuple(moves.fraction),
+            deps=tuple(moves.deps),
+            previous=tuple(moves.previous),
+            order=tuple(moves.order),
+            rounds=tuple(tuple(items) for items in moves.rounds),
+            largest_send=max(moves.fraction, default=0.0),
             peers=max(len(gpus) for gpus in groups) - 1,
             crowded=crowded,
             version=self.topology.settings.ccl.version,
