@@ -30,9 +30,8 @@ def kinds_of(placed: Placement, kernels: str) -> Kinds:
     capacity of a GPU's kernels.
     """
     wires = {name: rate for name, rate in placed.rate_of.items() if not name.endswith(".mem")}
-    own = {
-        gpu: (wires.get(f"{gpu}{kernels}", INFINITY), gpu in placed.both_ways) for route in placed.pairs for gpu in (route.src, route.dst)
-    }
+    ends = {route.src for route in placed.pairs} | {route.dst for route in placed.pairs}
+    own = {gpu: (wires.get(f"{gpu}{kernels}", INFINITY), gpu in placed.both_ways) for gpu in ends}
     kernel = isinstance(placed.costs, KernelCosts)
     known: dict[tuple[object, ...], int] = {}
     first: list[int] = []
