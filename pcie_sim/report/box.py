@@ -288,7 +288,7 @@ def box_list_blocks(boxes: Iterable[Topology], *, width: int) -> list[Block]:
     """A line per box; where that leaves no room for titles, a few lines per box."""
     columns: list[tuple[str, Justify]] = [("name", "left"), ("GPUs", "left"), ("title", "left")]
     rows = [[b.name, gpus_text(b), b.title] for b in boxes]
-    made = table(columns, rows, fold=(2,))
+    made = table(columns, rows, fold=(1, 2))
     found: list[Block] = [made]
     if room(made) > width - _TITLE:  # names are typed again: they are never broken
         found = [line for name, gpus, title in rows for line in (bold(name), wrapped(f"{gpus}: {title}", width=width, first="    "))]

@@ -208,14 +208,16 @@ def fit(items: Sequence[Case], *, without: str | None = None) -> dict[str, float
     return _values(found.x)
 
 
-def leave_one_out(items: Sequence[Case]) -> dict[str, dict[str, float]]:
-    """For each machine, the constants fitted without any of its rows (side by side on all processors: minutes)."""
+def leave_one_out(items: Sequence[Case], *, workers: int = 1) -> dict[str, dict[str, float]]:
+    """For each machine, the constants fitted without any of its rows (minutes), on ``workers`` processors."""
     from concurrent.futures import ProcessPoolExecutor
 
     machines = list(dict.fromkeys(case.machine for case in items))
-    with ProcessPoolExecutor() as pool:
-        found = pool.map(fit, [[case for case in items if case.machine != machine] for machine in machines])
-        return dict(zip(machines, found, strict=True))
+    rest = [[case for case in items if case.machine != machine] for machine in machines]
+    if workers < 2:
+        return dict(zip(machines, map(fit, rest), strict=True))
+    with ProcessPoolExecutor(workers) as pool:
+        return dict(zip(machines, pool.map(fit, rest), strict=True))
 
 
 def score(items: Sequence[Case], constants_of: Mapping[str, Constants] | None = None) -> list[TimeScore]:

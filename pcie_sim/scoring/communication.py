@@ -8,6 +8,7 @@ figures instead of the table.
 from __future__ import annotations
 
 import json
+import os
 import statistics
 import sys
 from collections.abc import Iterable, Sequence
@@ -33,6 +34,7 @@ def _rounded(constants: dict[str, float]) -> dict[str, float]:
 def make_fits() -> dict[str, Any]:
     """All constants: fitted to everything, and without each machine in turn."""
     copies, times = contention.measured_copies(), collective.measured_collectives()
+    without = collective.leave_one_out(times, workers=os.cpu_count() or 1)
     return {
         "copies": {
             "all": _rounded(contention.fit(copies)),
@@ -40,7 +42,7 @@ def make_fits() -> dict[str, Any]:
         },
         "collectives": {
             "all": _rounded(collective.fit(times)),
-            "left_out": {machine: _rounded(found) for machine, found in collective.leave_one_out(times).items()},
+            "left_out": {machine: _rounded(found) for machine, found in without.items()},
             "without_tables": _rounded(collective.fit(times, without=a2a.SET)),
         },
     }

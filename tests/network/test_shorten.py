@@ -13,8 +13,9 @@ from pcie_sim.errors import InputError
 from pcie_sim.network import FlowSet, load_flows, run_flows, simulate
 from pcie_sim.network import flows as flows_file
 from pcie_sim.network.alike import Kinds
-from pcie_sim.network.placement import Placement, _view, place
+from pcie_sim.network.placement import Placement, place
 from pcie_sim.network.shorten import shortened
+from pcie_sim.network.views import make_view
 from pcie_sim.topology import load_topology
 
 LONG = [f"l{index}" for index in range(300)]
@@ -127,7 +128,7 @@ def test_kinds_price_what_classes_price(name: str, op: str) -> None:
     count = tuple(single.of_class.count(index) for index in classes)
     single.__dict__["kinds"] = Kinds(classes, count, single.of_class, classes)
     for protocol in ("LL", "LL128", "Simple"):
-        ours, theirs = _view(placed, protocol, None), _view(single, protocol, None)
+        ours, theirs = make_view(placed, protocol, None), make_view(single, protocol, None)
         assert (ours.latency, ours.wire, ours.caps) == (theirs.latency, theirs.wire, theirs.caps)
         assert ours.step.value == pytest.approx(theirs.step.value, rel=1e-12)
         assert ours.step.sigma == pytest.approx(theirs.step.sigma, rel=1e-12)

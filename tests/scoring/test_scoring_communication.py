@@ -57,12 +57,12 @@ def test_all_to_all_against_all_reduce_as_measured(found: dict[str, Any]) -> Non
 
 def test_one_row_by_hand(found: dict[str, Any]) -> None:
     """4x RTX 5090 on one socket, host-staged, 128 MiB: the ring's 6 steps of a quarter, at half of what kernels read and write at once
-    over a Gen5 x16 link, blended with four channels.
+    over a Gen5 x16 link, blended with four channels (whose rate is that of a host with steps of 2.3 us).
     """
     fits = communication.load_fits()["collectives"]["left_out"]["rtx-5090-4x-direct-1socket"]
     rate = 32e9 * 16 / 8 * 0.984615385 * 256 / 280 * 0.98
     size = 128 << 20
-    links, channels = rate * fits["duplex"] / 2, 4 * fits["channel.shm"]
+    links, channels = rate * fits["duplex"] / 2, 4 * fits["channel.shm"] * 2.3e-6 / fits["host_step"]
     by_hand = fits["base"] + fits["simple_extra"] + size * 1.5 / (links**-2.2 + channels**-2.2) ** (-1 / 2.2)
     items = [case for case in collective.measured_collectives() if case.machine == "rtx-5090-4x-direct-1socket" and case.row.bytes == size]
     score = collective.score(items, {"rtx-5090-4x-direct-1socket": fits})
