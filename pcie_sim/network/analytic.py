@@ -58,7 +58,8 @@ class Lines:
             return self._upper(size)
         early = passes_left(size, self.pass_bytes)
         (start, moved), (quick_start, quick_moved) = self._upper(size), self.quick._upper(size)
-        return start + early * (quick_start - start), moved + early * (quick_moved - moved)
+        # a first pass is moved while a step's start-up passes: only what comes after it is time for bytes
+        return start, moved + early * (quick_start + quick_moved - start - moved)
 
     def _upper(self, size: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         import numpy as np
