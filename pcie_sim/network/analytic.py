@@ -43,6 +43,8 @@ class Lines:
     exact: bool
     quick: Lines | None = None
     pass_bytes: float = 0.0
+    uneven: bool = False
+    """Passes of several lengths (by transport): between the ends of a pass the lines in between are taken."""
 
     def step_times(self, size: float) -> tuple[float, ...]:
         """Seconds of each step on its own."""
@@ -92,9 +94,12 @@ def _solve(placed: Placement, protocol: Protocol, lanes: Lanes | None) -> Lines:
     quick = None
     if view.pass_bytes:
         starts = tuple(start - wait for start, wait in zip(view.latency, view.flight, strict=True))
-        quick = _lines(placed, starts, unit, longest, together and not _uneven(placed, view.flight), bound, busiest)
-        together = quick.exact
-    return replace(_lines(placed, view.latency, unit, longest, together, bound, busiest), quick=quick, pass_bytes=view.pass_bytes)
+        quick = _lines(placed, starts, unit, longest, together, bound, busiest)
+    found = _lines(placed, view.latency, unit, longest, together, bound, busiest)
+    if quick is None:
+        return found
+    uneven = _spread(list(view.flight))
+    return replace(found, exact=found.exact and quick.exact and not uneven, quick=quick, pass_bytes=view.pass_bytes, uneven=uneven)
 
 
 def _uneven(placed: Placement, values: tuple[float, ...]) -> bool:

@@ -205,6 +205,8 @@ def choose(
     if asked != "auto":
         may = Allowed((asked,), may.algorithms, True, may.notes)
     notes = (*thinks.notes, *may.notes) if asked == "auto" else may.notes
+    if may.ll128_listed and not thinks.model.ll128_by_default:
+        notes = (*notes, _LL128_NOTE)
     threads, buffer = limits(env, tuning).threads, limits(env, tuning).buffer
     rule = LaneRule(tuning, thinks.model, thinks.channels, threads, buffer, 0.0, pipelined=op in ("broadcast", "reduce"))
     if algorithm != "auto":
@@ -213,6 +215,10 @@ def choose(
     return replace(_runnable(op, candidates, which, notes), rule=rule)
 
 
+_LL128_NOTE = (
+    "LL128 is off by default on this box: it needs stores of 128 bytes to arrive whole, and forcing it where nobody has tested that risks "
+    "silently wrong data (NVIDIA/nccl:src/graph/tuning.cc)"
+)
 _KERNEL_NOTE = (
     "a serving engine's own kernel: protocol, channels, NCCL_P2P_LEVEL and version of the collective library have no part in it; it needs "
     "peer access between all pairs"

@@ -119,6 +119,11 @@ class TimeModel:
                 found.append((algorithm, protocol))
         return tuple(found)
 
+    @property
+    def ll128_by_default(self) -> bool:
+        """Whether rings may run LL128 without being told to."""
+        return self._ll128("ring")
+
     def _ll128(self, algorithm: Algorithm) -> bool:
         low, high = self.capabilities
         belief = self.ring if algorithm == "ring" else self.tree

@@ -121,6 +121,11 @@ class Placement:
         """Seconds of a small host-staged step in the memory that ``route`` goes through."""
         return max((self.memory_step[name] for name in route.links if name in self.memory_step), default=0.0)
 
+    @property
+    def hops_of_a_pass(self) -> int:
+        """Steps over which the first pass of a message is moved: a broadcast's passes follow each other down the whole chain."""
+        return self.ranks - 1 if self.op in ("broadcast", "reduce") else 1
+
     @cached_property
     def both_ways(self) -> frozenset[str]:
         """GPUs that send and receive: their kernels do both at once, whatever the transport of either."""

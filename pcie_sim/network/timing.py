@@ -172,7 +172,8 @@ class _Answer:
                 time, sigma, label = floor.value, floor.sigma, floor.evidence
             sources = tuple(dict.fromkeys((*sources, *floor.sources)))
         neck, utilisation = self._links(lines, time)
-        quickest = max((load / self.placed.rate_of[name] for name, load in zip(placed.links, placed.user_load, strict=True)), default=0.0)
+        bound = max((load / placed.rate_of[name] for name, load in zip(placed.links, placed.user_load, strict=True)), default=0.0) * size
+        line = placed.costs.part.line_share[protocol].value if placed.tuning is not None and placed.costs.part is not None else 1.0
         settings = self.topology.settings
         return Timing(
             op=placed.op,
@@ -184,9 +185,9 @@ class _Answer:
             launch=self.launch,
             engine=engine,
             time_s=time,
-            time_s_p10=min(time, max(time * math.exp(-Z90 * sigma), quickest * size)),  # no faster than the links themselves
+            time_s_p10=min(time, max(time * math.exp(-Z90 * sigma), bound / line)),  # no faster than the links themselves
             time_s_p90=time * math.exp(Z90 * sigma),
-            lower_bound_s=lines.bound * size,
+            lower_bound_s=min(bound, time),
             steps=placed.steps,
             evidence=label,
             extrapolated=bool(placed.costs.extrapolates(placed.ranks, np.asarray(float(size)))),
@@ -222,7 +223,9 @@ class _Answer:
     def _ignores(self, engine: str, lines: Lines) -> tuple[str, ...]:
         placed = self.placed
         found: list[str] = []
-        if engine == "analytic" and not lines.exact:
+        if engine == "analytic" and lines.uneven:
+            found.append("that steps by different transports end their passes apart: the event engine follows each")
+        elif engine == "analytic" and not lines.exact:
             found.append(
                 "transfers of different steps (or with different start-ups) that meet on one link: the event engine shares it between them"
             )

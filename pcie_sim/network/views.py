@@ -112,7 +112,7 @@ def _edge(placed: Placement, route: Route, protocol: Protocol, lanes: Lanes | No
     cap = blend(costs.part, channels.value, alone.value) if both else min(channels.value, alone.value)
     wait, once = one_pass(costs.part, placed.tuning, protocol, by, lanes, polled) if placed.passes else (0.0, 0.0)
     bound = channels if channels.value < alone.value else alone
-    return _Edge(start, edge.charge, min(cap, most), bound, min(wait, latency), once)
+    return _Edge(start, edge.charge, min(cap, most), bound, min(wait / placed.hops_of_a_pass, latency), once)
 
 
 def _alone(placed: Placement, route: Route, protocol: Protocol) -> Amount:

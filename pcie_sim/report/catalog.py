@@ -180,7 +180,7 @@ def model_list_blocks(models: Iterable[ModelSpec]) -> list[Block]:
         experts = f"{m.mlp.experts}, top {m.mlp.top_k}" if m.is_moe else "dense"
         kind = "MLA" if isinstance(m.attention, MlaAttention) else "GQA" if m.attention.linear is None else "hybrid"
         rows.append([m.name, f"{m.total_params / 1e9:.1f}", f"{m.active_params / 1e9:.2f}", kind, experts, m.quantisation.method, m.title])
-    return [table(columns, rows, fold=(5, 6)), f"  {counted(len(rows), 'model')}"]
+    return [table(columns, rows, fold=(4, 5, 6)), f"  {counted(len(rows), 'model')}"]
 
 
 def _quantities(gpu: GpuSpec) -> list[tuple[str, Quantity]]:
@@ -260,4 +260,4 @@ def gpu_list_blocks(gpus: Iterable[GpuSpec]) -> list[Block]:
         ]
         for g in gpus
     ]
-    return [table(columns, rows), f"  {counted(len(rows), 'GPU')}"]
+    return [table(columns, rows, fold=(1, 2, 5, 6)), f"  {counted(len(rows), 'GPU')}"]

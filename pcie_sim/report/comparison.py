@@ -139,7 +139,11 @@ def _winners(comparison: Comparison) -> list[Block]:
             point.evidence + (", extrapolated" if point.extrapolated else ""),
         ]
         rows.append(row)
-    return ["", bold("Who wins (margin over the second in tokens/s; probability that it stays first)"), table(columns, rows)]
+    return [
+        "",
+        bold("Who wins (margin over the second in tokens/s; probability that it stays first)"),
+        table(columns, rows, fold=(len(columns) - 2, len(columns) - 1)),
+    ]
 
 
 def _crossovers(comparison: Comparison) -> list[Block]:

@@ -45,7 +45,7 @@ def comparison_notes(
     notes += _residuals(box, results, measured, workload)
     notes += _routing(model, results, workload)
     notes += _hops(results, runtime)
-    notes += _network_state(box)
+    notes += _network_state(box, results)
     notes += [Note("settings", text) for text in settings_notes(box)]
     notes += _beyond(model, workload)
     notes += _ccl_choice(box, runtime, results, workload)
@@ -296,18 +296,19 @@ def _hops(results: Sequence[StrategyResult], runtime: RuntimeSpec) -> list[Note]
     return notes
 
 
-def _network_state(box: Topology) -> list[Note]:
-    """Which transport the pairs of the ring get, and why."""
-    order = box.gpus
-    if len(order) < 2:
+def _network_state(box: Topology, results: Sequence[StrategyResult]) -> list[Note]:
+    """Which transport ring neighbours get, and why: in the largest group of GPUs that any strategy exchanges in."""
+    calls = [line.call for result in results for stage in result.plan.stages for line in stage.ops if isinstance(line.call, CollectiveCall)]
+    groups = [group for call in calls for group in call.groups if len(group) > 1]
+    if not groups:
         return []
     if box.settings.ccl.name == "none":
         return [Note("transport", "no collective library (ccl none): bare wires without any software cost, a lower bound and no forecast")]
+    order = [box.gpus[rank] for rank in max(groups, key=len)]
     kinds: dict[tuple[str, str], tuple[int, str]] = {}
     for a, b in zip(order, (*order[1:], order[0]), strict=True):
-        if a == b:
-            continue
-        found, path = box.transport(a, b), box.path_type(a, b)
+        near = sum(box.host_of(gpu) == box.host_of(a) for gpu in order)
+        found, path = box.transport(a, b, gpus=near), box.path_type(a, b)
         count, reason = kinds.get((found.kind, path), (0, found.reason))
         kinds[found.kind, path] = (count + 1, reason)
     parts = [f"{count} of {len(order)} ring neighbours ({path}) by {kind}: {reason}" for (kind, path), (count, reason) in kinds.items()]

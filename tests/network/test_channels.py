@@ -121,3 +121,35 @@ def test_blend_is_below_both_limits_and_near_the_smaller_one() -> None:
     assert blend(NCCL, 1.0, 1e9) == pytest.approx(1.0)
     assert blend(NCCL, 1.0, 1.0) == pytest.approx(2 ** (-1 / 2.2))  # 24.0 GB/s of two channels of 15.9 on a port of 29
     assert blend(NCCL, 3.0, float("inf")) == 3.0
+
+
+def test_small_broadcasts_never_get_faster_with_more_bytes() -> None:
+    """The passes of a broadcast follow each other down the chain: its first one is moved once, not once a hop."""
+    box = load_topology("rtx-4090-8x-rome-2socket")
+    for op in ("broadcast", "reduce"):
+        times = [time_collective(box, op, size, launch="graph", protocol="LL").time_s for size in (1, 256, 1024, 4096, 65536, 1 << 20)]
+        assert times == sorted(times)
+        assert times[1] < 1.1 * times[0]
+
+
+def test_a_cap_on_point_to_point_channels_binds_sends() -> None:
+    one, two = (microseconds("16MiB", "send_recv", "direct", NCCL_MAX_P2P_NCHANNELS=count) for count in ("1", "2"))
+    assert one == pytest.approx(2 * two, rel=0.05)
+
+
+def test_rings_whose_steps_end_their_passes_apart_say_so() -> None:
+    box = load_topology("rtx-6000d-8x-4switch-2socket").with_settings(env={"NCCL_P2P_LEVEL": "PHB"})
+    ring = [
+        time_collective(box, "all_reduce", "14KiB", algorithm="ring", protocol="LL", launch="graph", engine=engine)
+        for engine in ("analytic", "event")  # type: ignore[arg-type]
+    ]
+    assert ring[0].time_s == pytest.approx(ring[1].time_s, rel=0.06)
+    assert any("passes apart" in text for text in ring[0].ignores)
+
+
+def test_ll128_on_pcie_comes_with_its_warning() -> None:
+    for forced in ({"env": {"NCCL_PROTO": "LL128"}}, {}):
+        box = PAIR.with_settings(**forced) if forced else PAIR  # type: ignore[arg-type]
+        timing = time_collective(box, "all_reduce", "1MiB", protocol="auto" if forced else "LL128", launch="graph")
+        assert timing.protocol == "LL128"
+        assert any("silently wrong data" in note for note in timing.notes)
