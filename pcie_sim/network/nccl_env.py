@@ -162,10 +162,7 @@ def limits(env: Mapping[str, str], tuning: LibraryTuning) -> Limits:
         buffer=_bytes(env, "NCCL_BUFFSIZE", tuning.buffer),
         chunk=_bytes(env, "NCCL_P2P_PCI_CHUNKSIZE", tuning.send_chunk["pcie"]),
         nvlink_chunk=_bytes(env, "NCCL_P2P_NVL_CHUNKSIZE", tuning.send_chunk["nvlink"]),
-        send_channels=min(
-            _number(env, "NCCL_NCHANNELS_PER_PEER", 1, tuning.most_channels, tuning.send_channels),
-            _number(env, "NCCL_MAX_P2P_NCHANNELS", 1, tuning.most_channels, tuning.most_channels),
-        ),
+        send_channels=tuning.send_channels,
     )
 
 

@@ -296,7 +296,7 @@ class LibraryTuning(Spec):
     send_chunk: dict[Literal["pcie", "nvlink"], float]
     """Chunk of a send, bytes, by the kind of link (defaults of NCCL_P2P_PCI_CHUNKSIZE and NCCL_P2P_NVL_CHUNKSIZE)."""
     send_channels: Annotated[int, Field(gt=0)]
-    """Channels of one send on PCIe (NCCL_NCHANNELS_PER_PEER's default) ..."""
+    """Channels of one send on PCIe ..."""
     send_part: Annotated[float, Field(gt=0)]
     """... of which a message up to this size uses one, bytes."""
     line_bytes: dict[Protocol, int]

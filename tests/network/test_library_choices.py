@@ -138,7 +138,7 @@ def test_small_calls_get_fewer_channels_and_threads() -> None:
         found = model(ranks, **more).trimmed("ring", protocol, channels, threads, np.asarray(sizes))  # type: ignore[arg-type]
         return [(int(a), int(b)) for a, b in zip(*found, strict=True)]
 
-    assert trimmed(8, "LL", 4, None, 131072, 65536, 16384, 1024) == [(4, 512), (2, 512), (1, 256), (1, 128)]
+    assert trimmed(8, "LL", 4, None, 131072, 65536, 16384, 1024) == [(4, 512), (2, 512), (1, 256), (1, 96)]
     assert trimmed(8, "Simple", 4, None, 1 << 20) == [(4, 512)]
     assert trimmed(8, "Simple", 2, None, 1 << 20, rate=1e8) == [(2, 256)]
     assert trimmed(8, "LL", 4, 128, 131072) == [(4, 128)]
