@@ -156,7 +156,7 @@ class TimeModel:
         each = np.full(size.shape, most, dtype=np.int64)
         for _ in range(8):
             each = np.where((size < left * each * worth) & (each % 128 == 0), each // 2, each)
-        return left, np.maximum(each, rules.least)
+        return left, np.maximum(each, rules.least) if protocol == "LL" else each
 
 
 def switch_points(model: TimeModel, op: str, allowed: Allowed, low: float, high: float) -> tuple[tuple[float, Candidate], ...]:

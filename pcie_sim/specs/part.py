@@ -210,7 +210,7 @@ class ThreadRules(Spec):
     slow_rate: float
     bytes_per_thread: dict[Protocol, int]
     least: int
-    """A call keeps this many, however small it is."""
+    """A call by LL works with this many, however small it is."""
     send: int
     """Threads of one channel of a send, its receiving half apart."""
 
