@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from pcie_sim.network.channels import Lanes, passes_left
+from pcie_sim.network.channels import Lanes, pass_filled
 from pcie_sim.network.events import FlowSet, simulate
 from pcie_sim.network.placement import Placement
 from pcie_sim.network.views import View
@@ -31,8 +31,7 @@ class Lines:
 
     ``bound`` is the bandwidth bound of the busiest link (s per byte) and ``busiest`` its index; ``rounds`` are the (longest
     start-up, longest unit time) of each step; ``exact`` says whether the event engine gives the same. With ``quick`` messages move in
-    whole passes of ``pass_bytes`` message bytes: these lines hold right after a pass has begun, ``quick`` at its end, where a step has
-    waited for nothing (:meth:`Placement.waits <pcie_sim.network.placement.Placement>`).
+    whole passes of ``pass_bytes`` message bytes: these lines hold right after a pass has begun, ``quick`` at its end.
     """
 
     latency: tuple[float, ...]
@@ -51,14 +50,14 @@ class Lines:
         own = tuple(start + unit * size for start, unit in self.rounds)
         if self.quick is None:
             return own
-        early = passes_left(size, self.pass_bytes)
+        early = pass_filled(size, self.pass_bytes)
         return tuple((1 - early) * a + early * b for a, b in zip(own, self.quick.step_times(size), strict=True))
 
     def evaluate(self, size: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Latency part and bytes part (s) for each size."""
         if self.quick is None:
             return self._upper(size)
-        early = passes_left(size, self.pass_bytes)
+        early = pass_filled(size, self.pass_bytes)
         (start, moved), (quick_start, quick_moved) = self._upper(size), self.quick._upper(size)
         # a first pass is moved while a step's start-up passes: only what comes after it is time for bytes
         return start, moved + early * (quick_start + quick_moved - start - moved)

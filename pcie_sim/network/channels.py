@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from pcie_sim.collectives import MOST_CHUNKS, PIPELINE_CHUNKS
+from pcie_sim.evidence import weakest
 from pcie_sim.network.costs import Amount, amount
 from pcie_sim.network.nccl_tuning import TimeModel
 from pcie_sim.specs.part import Algorithm, LibraryPart, LibraryTuning, Protocol
@@ -95,6 +96,7 @@ def channel_rate(part: LibraryPart, tuning: LibraryTuning, protocol: Protocol, w
         return Amount(math.inf, 0.0, "measured")
     most = tuning.threads.most[protocol]
     each = full.value
+    used = [full]
     if way == "shm" and part.channel_step is not None:
         each *= part.channel_step.value / step_s
     if protocol != "Simple" or part.half_threads is None:
@@ -102,18 +104,20 @@ def channel_rate(part: LibraryPart, tuning: LibraryTuning, protocol: Protocol, w
     else:
         half = part.half_threads[way].value
         each *= (lanes.threads / (lanes.threads + half)) / (most / (most + half))
-    if protocol == "Simple" and part.slice_latency is not None:
+        used += [part.half_threads[way]] if lanes.threads < most else []
+    if protocol == "Simple" and part.slice_latency is not None and lanes.buffer != tuning.buffer:
+        used.append(part.slice_latency[way])
         handing = part.slice_latency[way].value * (tuning.slices / lanes.buffer - tuning.slices / tuning.buffer)
         each = 1.0 / (1.0 / each + handing)
-    return Amount(each * lanes.channels, full.sigma_log, full.evidence, (full.source,))
+    return Amount(each * lanes.channels, full.sigma_log, weakest(item.evidence for item in used), tuple(item.source for item in used))
 
 
 def _send_rate(part: LibraryPart, way: Way, lanes: Lanes, chunk: float) -> Amount:
     if part.send_channel_rate is None or part.send_chunk_latency is None:
         return Amount(math.inf, 0.0, "measured")
-    full = amount(part.send_channel_rate[way])
-    each = 1.0 / (1.0 / full.value + part.send_chunk_latency[way].value / chunk)
-    return Amount(each * lanes.channels, full.sigma, full.evidence, full.sources)
+    full, handing = part.send_channel_rate[way], part.send_chunk_latency[way]
+    each = 1.0 / (1.0 / full.value + handing.value / chunk)
+    return Amount(each * lanes.channels, full.sigma_log, weakest((full.evidence, handing.evidence)), (full.source, handing.source))
 
 
 def one_pass(part: LibraryPart, tuning: LibraryTuning, protocol: Protocol, way: Way, lanes: Lanes, step_s: float) -> tuple[float, float]:
@@ -124,8 +128,8 @@ def one_pass(part: LibraryPart, tuning: LibraryTuning, protocol: Protocol, way: 
     return part.poll_share[way].value * step_s, float(line * lanes.threads * lanes.channels)
 
 
-def passes_left(size: Any, pass_bytes: float) -> Any:
-    """How much of its last pass a message leaves empty less one, negated: 0 right after a pass has begun, 1 at its end.
+def pass_filled(size: Any, pass_bytes: float) -> Any:
+    """How much of its last pass a message fills: next to 0 right after a pass has begun, 1 at its end.
 
     A step of x = size / pass_bytes passes takes (start-up - pass) + ceil(x) passes; with the bytes' own time x that is the start-up
     less this share of a pass. No bytes count as a pass just begun.

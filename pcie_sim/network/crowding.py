@@ -14,7 +14,7 @@ from pcie_sim.topology import Access
 
 if TYPE_CHECKING:
     from pcie_sim.specs.base import Quantity
-    from pcie_sim.topology import Route, Topology
+    from pcie_sim.topology import Capacity, Route, Topology
 
 CROWD = 3
 """Flows in and out of one port from which it counts as crowded (the measurements behind the parts' ``fan_share``)."""
@@ -75,6 +75,20 @@ def capacities(topology: Topology, costs: Costs, flows: Flows, rates: list[Amoun
     return tuple(capacity), tuple(used), crowded
 
 
+def port_shares(link: Capacity, here: int, there: int, *, gpu: bool, access: Access, contended: bool = True) -> list[Quantity]:
+    """What ``link`` keeps of its rate with ``here`` flows in its direction and ``there`` in the other, as factors: its
+    ``contended_share`` with two flows or more, and with :data:`CROWD` or more each way a GPU's ``fan_share`` and, of reads,
+    ``read_share``; those that its part has a figure for.
+    """
+    crowd = min(here, there) >= CROWD
+    parts = [
+        link.contended_share if contended and here > 1 else None,
+        link.fan_share if crowd and gpu else None,
+        link.read_share if crowd and access == "read" else None,
+    ]
+    return [part for part in parts if part is not None]
+
+
 def _charged(costs: Costs, flows: Flows) -> list[float]:
     """User bytes over bytes that the library's flows charge to each link (of several transports, the largest share)."""
     found = [0.0] * len(flows.links)
@@ -98,24 +112,20 @@ def _factor(topology: Topology, costs: Costs, name: str, place: dict[str, int], 
         return Amount(1.0 / charged if charged else 1.0, 0.0, "measured")
     if link is None or direction not in ("up", "dn", "both"):
         return Amount(1.0, 0.0, "measured")
-    parts: list[Quantity | None] = []
-    if kernel and least[place[name]] > 1:
-        parts.append(link.contended_share)
+    here, there = least[place[name]], least[other] if other is not None else 0
+    gpu = node in topology.gpus
     together = costs.link_share("Simple", "P2P")
-    if not kernel and node not in topology.gpus and least[place[name]] > 1 and charged > together:
+    if not kernel and not gpu and here > 1 and charged > together:
         # host-staged flows that share an uplink are taken to lose as much as peer-to-peer ones
-        return Amount(together / charged, 0.0, "measured")
-    crowd = other is not None and min(least[place[name]], least[other]) >= CROWD
+        return Amount(together / charged, 0.0, "assumed")
     scale = 1.0
-    if crowd and node in topology.gpus:
-        parts.append(link.fan_share)
-        if not kernel:
-            # the library's flows lose to themselves what a crowd hides: together they reach what bare copies do
-            parts.append(link.contended_share)
-            scale = charged
-    if crowd and access == "read":
-        parts.append(link.read_share)
-    known = [part for part in parts if part is not None]
+    if kernel:
+        known = port_shares(link, here, there, gpu=gpu, access=access)
+    else:
+        # the library's flows lose to themselves what a crowd hides: together they reach what bare copies do
+        crowded = gpu and min(here, there) >= CROWD
+        known = port_shares(link, here, there, gpu=gpu, access=access, contended=crowded)
+        scale = charged if crowded else 1.0
     if not known:
         return Amount(1.0, 0.0, "measured")
     value = min(1.0, math.prod(part.value for part in known) / scale)

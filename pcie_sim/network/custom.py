@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from pcie_sim.topology import Topology
 
 _PAIR = 2
-NAME = "one-shot"
-"""How the kernel is called where a protocol is shown."""
+ONE_SHOT, TWO_SHOT = "one-shot", "two-shot"
+"""How the kernel's two forms are called where a protocol is shown."""
 
 
 def refusal(topology: Topology, groups: Sequence[tuple[str, ...]], custom: CustomAllReduce) -> str | None:
@@ -64,7 +64,7 @@ class Kernel:
         """(name, mask, placement, lines) of the sizes that the engine's rules give it."""
         first = (size <= self.most) & (size <= self.one_shot_below)
         second = (size <= self.most) & ~first
-        ways = ("one-shot", first, self.one_shot), ("two-shot", second, self.two_shot)
+        ways = (ONE_SHOT, first, self.one_shot), (TWO_SHOT, second, self.two_shot)
         return [(name, mask, placed, solve(placed, "Simple")) for name, mask, placed in ways if mask.any()]
 
 

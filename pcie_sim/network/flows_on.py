@@ -9,15 +9,16 @@ from typing import TYPE_CHECKING, Literal
 
 from pcie_sim.errors import InputError
 from pcie_sim.network.conditions import collapsed_uplinks
-from pcie_sim.network.crowding import CROWD
+from pcie_sim.network.crowding import CROWD, port_shares
 from pcie_sim.network.events import FlowSet, simulate
 from pcie_sim.specs.machine import CclSettings
 from pcie_sim.units import parse_bytes
 
 if TYPE_CHECKING:
-    from pcie_sim.topology import Capacity, Route, Topology
+    from pcie_sim.topology import Route, Topology
 
 MOST_FLOWS = 300_000
+_OTHER = {"up": "dn", "dn": "up"}
 
 
 @dataclass(frozen=True)
@@ -125,21 +126,10 @@ def _capacities(
     for name in names:
         link = topology.links[name]
         node, _, direction = name.rpartition(".")
-        if counts[name] > 1:
-            found[name] *= _share(link, "contended_share")
-        other = {"up": "dn", "dn": "up"}.get(direction)
-        if other is None or min(counts[name], counts.get(f"{node}.{other}", 0)) < CROWD:
-            continue
-        if node in gpus:
-            found[name] *= _share(link, "fan_share")
+        there = counts.get(f"{node}.{_OTHER.get(direction)}", 0)
+        found[name] *= math.prod(share.value for share in port_shares(link, counts[name], there, gpu=node in gpus, access=access))
+        if node in gpus and min(counts[name], there) >= CROWD:
             crowded.append(name)
-        if access == "read":
-            found[name] *= _share(link, "read_share")
     for name, left in collapsed_uplinks(topology, [flows]).items():
         found[name] = min(found[name], left.value)
     return found, tuple(crowded)
-
-
-def _share(link: Capacity, which: Literal["contended_share", "fan_share", "read_share"]) -> float:
-    share = getattr(link, which)
-    return 1.0 if share is None else float(share.value)

@@ -127,7 +127,7 @@ def _algorithms(text: str, op: str, tuning: LibraryTuning) -> tuple[tuple[Algori
 @dataclass(frozen=True)
 class Limits:
     """Numbers from the environment, or the library's own; ``threads`` (of LL and Simple): None where it is silent. Bytes: ``buffer``
-    of Simple, ``chunk`` and ``nvlink_chunk`` of a send.
+    of Simple, ``chunk`` of a send.
     """
 
     least_channels: int
@@ -136,7 +136,6 @@ class Limits:
     ll_threshold: float
     buffer: float
     chunk: float
-    nvlink_chunk: float
     send_channels: int
 
 
@@ -159,9 +158,8 @@ def limits(env: Mapping[str, str], tuning: LibraryTuning) -> Limits:
         most_channels=most,
         threads=threads,
         ll_threshold=_threshold(env, tuning),
-        buffer=_bytes(env, "NCCL_BUFFSIZE", tuning.buffer),
-        chunk=_bytes(env, "NCCL_P2P_PCI_CHUNKSIZE", tuning.send_chunk["pcie"]),
-        nvlink_chunk=_bytes(env, "NCCL_P2P_NVL_CHUNKSIZE", tuning.send_chunk["nvlink"]),
+        buffer=_number(env, "NCCL_BUFFSIZE", _LEAST_BUFFER, _MOST_BUFFER, int(tuning.buffer)),
+        chunk=_number(env, "NCCL_P2P_PCI_CHUNKSIZE", _LEAST_BUFFER, _MOST_BUFFER, int(tuning.send_chunk)),
         send_channels=tuning.send_channels,
     )
 
@@ -169,20 +167,11 @@ def limits(env: Mapping[str, str], tuning: LibraryTuning) -> Limits:
 _LEAST_BUFFER, _MOST_BUFFER = 1 << 10, 1 << 31
 
 
-def _bytes(env: Mapping[str, str], key: str, default: float) -> float:
-    text = env.get(key, "").strip()
-    if not text:
-        return default
-    if not re.fullmatch(r"[0-9]{1,10}", text) or not _LEAST_BUFFER <= int(text) <= _MOST_BUFFER:
-        raise InputError(f"{key}={text[:20]!r}: expected a whole number of bytes from {_LEAST_BUFFER} to {_MOST_BUFFER}")
-    return float(text)
-
-
 def _number(env: Mapping[str, str], key: str, low: int, high: int, default: int) -> int:
     text = env.get(key, "").strip()
     if not text:
         return default
-    if not re.fullmatch(r"[0-9]{1,6}", text) or not low <= int(text) <= high:
+    if not re.fullmatch(r"[0-9]{1,10}", text) or not low <= int(text) <= high:
         raise InputError(f"{key}={text[:20]!r}: expected a whole number from {low} to {high}")
     return int(text)
 

@@ -13,7 +13,7 @@ from weakref import WeakKeyDictionary
 from pcie_sim.collectives import Schedule, build_schedule, options_of
 from pcie_sim.evidence import weakest
 from pcie_sim.network.alike import Kinds, kinds_of
-from pcie_sim.network.channels import Lanes, passes_left
+from pcie_sim.network.channels import Lanes, pass_filled
 from pcie_sim.network.costs import Amount, Costs, KernelCosts, amount, kernel_costs, library_costs
 from pcie_sim.network.crowding import Flows, capacities
 from pcie_sim.network.events import FlowSet
@@ -85,7 +85,7 @@ class Placement:
         wire = [part * size for part in view.wire]
         latency = view.latency
         if view.pass_bytes:
-            early = float(passes_left(size, view.pass_bytes))
+            early = float(pass_filled(size, view.pass_bytes))
             latency = tuple(start - early * wait for start, wait in zip(latency, view.flight, strict=True))
         return FlowSet(self.capacity, self.routes, view.caps, self.of_class, wire, (), latency, self.deps, self.previous)
 

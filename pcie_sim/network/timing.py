@@ -187,7 +187,7 @@ class _Answer:
             time_s=time,
             time_s_p10=min(time, max(time * math.exp(-Z90 * sigma), bound / line)),  # no faster than the links themselves
             time_s_p90=time * math.exp(Z90 * sigma),
-            lower_bound_s=min(bound, time),
+            lower_bound_s=bound,
             steps=placed.steps,
             evidence=label,
             extrapolated=bool(placed.costs.extrapolates(placed.ranks, np.asarray(float(size)))),

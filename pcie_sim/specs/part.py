@@ -293,8 +293,8 @@ class LibraryTuning(Spec):
     """Buffer of Simple per channel and peer, bytes (NCCL_BUFFSIZE's default) ..."""
     slices: Annotated[int, Field(gt=0)]
     """... and the slices that it holds."""
-    send_chunk: dict[Literal["pcie", "nvlink"], float]
-    """Chunk of a send, bytes, by the kind of link (defaults of NCCL_P2P_PCI_CHUNKSIZE and NCCL_P2P_NVL_CHUNKSIZE)."""
+    send_chunk: Annotated[float, Field(gt=0)]
+    """Chunk of a send over PCIe, bytes (NCCL_P2P_PCI_CHUNKSIZE's default)."""
     send_channels: Annotated[int, Field(gt=0)]
     """Channels of one send on PCIe ..."""
     send_part: Annotated[float, Field(gt=0)]
@@ -355,8 +355,6 @@ class LibraryPart(Spec):
     """How sharply a host-staged flow turns from its channels' limit to its links': the exponent p of (a^-p + b^-p)^(-1/p)."""
     peer_issue: Quantity | None = None
     """Added per peer of an All-to-All, s."""
-    crowded_port_share: Quantity | None = None
-    """Share of its rate that a GPU's port reaches with three or more flows in and out at once (All-to-All)."""
     covered_ranks: tuple[int, int] | None = None
     """Fewest and most ranks of the measurements behind these costs; outside, answers are marked extrapolated."""
     covered_bytes: tuple[int, int] | None = None

@@ -17,7 +17,7 @@ from pcie_sim.specs.machine import SettingsSpec
 from pcie_sim.specs.part import NetTransportPart
 from pcie_sim.topology.policy import LEVELS, env_text, parse_level, uses_sockets
 from pcie_sim.topology.quantities import smallest, total
-from pcie_sim.topology.routes import Route, device_way, memory_way, path_type
+from pcie_sim.topology.routes import Route, device_way, memory_way, path_type, steps_back
 from pcie_sim.topology.tree import Peer, Tree, Where
 
 _RDMA, _SOCKETS = "net-rdma", "net-sockets"
@@ -159,13 +159,7 @@ def _fabric_path(tree: Tree, start: str, end: str) -> tuple[tuple[str, Peer], ..
     came = _reached(tree, start)
     if end not in came:
         return None
-    steps: list[tuple[str, Peer]] = []
-    at = end
-    while at != start:
-        before, peer = came[at]
-        steps.append((peer.leaving(before), peer))
-        at = before
-    return tuple(reversed(steps))
+    return steps_back(came, start, end)
 
 
 def _reached(tree: Tree, start: str) -> dict[str, tuple[str, Peer]]:

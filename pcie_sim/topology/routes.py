@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal
@@ -212,6 +213,17 @@ def falling(links: frozenset[str], chain: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(name for node in reversed(chain) for name in (f"{node}.both", f"{node}.dn") if name in links)
 
 
+def steps_back(came: Mapping[str, tuple[str, Peer]], start: str, end: str) -> tuple[tuple[str, Peer], ...]:
+    """Directed capacities (and their connections) from ``start`` to ``end``; ``came`` has the node before each one and the connection."""
+    steps: list[tuple[str, Peer]] = []
+    at = end
+    while at != start:
+        before, peer = came[at]
+        steps.append((peer.leaving(before), peer))
+        at = before
+    return tuple(reversed(steps))
+
+
 def socket_path(tree: Tree, start: str, end: str, where: Where) -> tuple[tuple[str, Peer], ...]:
     """Directed capacities (and their peers) from socket to socket: fewest hops, then the order of the file.
 
@@ -223,13 +235,7 @@ def socket_path(tree: Tree, start: str, end: str, where: Where) -> tuple[tuple[s
     came = _reached(tree, start)
     if end not in came:
         raise InputError(f"{where.source}: {_not_joined(tree, start, end)}")
-    steps: list[tuple[str, Peer]] = []
-    at = end
-    while at != start:
-        before, peer = came[at]
-        steps.append((peer.leaving(before), peer))
-        at = before
-    return tuple(reversed(steps))
+    return steps_back(came, start, end)
 
 
 def _reached(tree: Tree, start: str) -> dict[str, tuple[str, Peer]]:

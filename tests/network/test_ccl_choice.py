@@ -10,7 +10,7 @@ from nccl_boxes import box
 from pcie_sim import catalog
 from pcie_sim.errors import InputError, UnknownNameError
 from pcie_sim.network import call_times, costly_choices, library_choice, time_collective
-from pcie_sim.network.custom import NAME
+from pcie_sim.network.custom import ONE_SHOT
 from pcie_sim.specs.ops import CollectiveCall
 from pcie_sim.topology import Topology, load_topology
 
@@ -90,7 +90,7 @@ def _interleaved(topology: Topology) -> Topology:
 )
 def test_the_engines_kernel_between_two_gpus(size: int, sglang_us: float, vllm_us: float) -> None:
     found = call_times(TWO_SWITCH, pair(TWO_SWITCH, [size]), gpu_of_rank=TWO_SWITCH.gpus, custom=CUSTOM)
-    assert found.protocol == NAME
+    assert found.protocol == ONE_SHOT
     assert found.time_s[0] * 1e6 == pytest.approx(sglang_us, rel=0.1)
     assert found.time_s[0] * 1e6 == pytest.approx(vllm_us, rel=0.12)
     assert found.evidence in ("profile", "nominal")
@@ -101,15 +101,15 @@ def test_where_the_engine_uses_its_kernel() -> None:
     def protocol(topology: Topology, groups: tuple[tuple[int, ...], ...], size: float = 1024.0) -> str:
         return str(call_times(topology, pair(topology, [size], groups), gpu_of_rank=topology.gpus, custom=CUSTOM).protocol)
 
-    assert protocol(TWO_SWITCH, ((0, 1),)) == NAME
-    assert protocol(TWO_SWITCH, ((0, 1), (2, 3))) == NAME
+    assert protocol(TWO_SWITCH, ((0, 1),)) == ONE_SHOT
+    assert protocol(TWO_SWITCH, ((0, 1), (2, 3))) == ONE_SHOT
     assert protocol(TWO_SWITCH, ((0, 1, 2),)) == "LL"  # three ranks are not among its sizes
     assert protocol(TWO_SWITCH, ((0, 1, 2, 3),)) == "LL"  # refused above two GPUs without NVLink
     assert protocol(TWO_SWITCH, ((0, 1),), 8388609.0) == "Simple"  # above its buffer
     refused = TWO_SWITCH.with_settings(p2p="off")
     assert protocol(refused, ((0, 1),)) == "LL"
     # it asks the driver, not the collective library's level
-    assert protocol(TWO_SWITCH.with_settings(env={"NCCL_P2P_LEVEL": "LOC"}), ((0, 1),)) == NAME
+    assert protocol(TWO_SWITCH.with_settings(env={"NCCL_P2P_LEVEL": "LOC"}), ((0, 1),)) == ONE_SHOT
 
 
 def test_sizes_on_both_sides_of_the_buffer() -> None:
@@ -117,7 +117,7 @@ def test_sizes_on_both_sides_of_the_buffer() -> None:
     call = pair(TWO_SWITCH, sizes)
     with_kernel = call_times(TWO_SWITCH, call, gpu_of_rank=TWO_SWITCH.gpus, custom=CUSTOM)
     without = call_times(TWO_SWITCH, call, gpu_of_rank=TWO_SWITCH.gpus)
-    assert list(with_kernel.protocol) == [NAME, NAME, "Simple", "Simple"]
+    assert list(with_kernel.protocol) == [ONE_SHOT, ONE_SHOT, "Simple", "Simple"]
     assert list(with_kernel.time_s[2:]) == list(without.time_s[2:])
     assert with_kernel.time_s[0] < without.time_s[0]
     assert np.allclose(with_kernel.time_s, with_kernel.latency_s + with_kernel.bytes_s)

@@ -7,7 +7,7 @@ import pytest
 
 from pcie_sim.catalog import load_typed_part
 from pcie_sim.network import call_times, time_collective
-from pcie_sim.network.channels import Lanes, blend, channel_rate, passes_left
+from pcie_sim.network.channels import Lanes, blend, channel_rate, pass_filled
 from pcie_sim.network.nccl_rules import rules
 from pcie_sim.specs.ops import CollectiveCall
 from pcie_sim.specs.part import LibraryPart
@@ -100,9 +100,9 @@ def test_engines_agree_on_rings_with_passes(name: str, protocol: str, size: int)
     assert times[0] == pytest.approx(times[1], rel=1e-9)
 
 
-def test_passes_left() -> None:
+def test_how_much_of_a_pass_is_filled() -> None:
     # x passes: ceil(x) - x of the last one stay empty
-    found = passes_left(np.array([0.0, 1.0, 50.0, 100.0, 101.0, 150.0, 200.0]), 100.0)
+    found = pass_filled(np.array([0.0, 1.0, 50.0, 100.0, 101.0, 150.0, 200.0]), 100.0)
     assert found == pytest.approx([0.0, 0.01, 0.5, 1.0, 0.01, 0.5, 1.0])
 
 
