@@ -3,6 +3,7 @@
 # make test-long  the tests that take minutes, too
 # make bench      benchmarks (with SimGrid beside them where its Python package is installed)
 # make bench-plot PNG=growth.png   how the cost of the event engine grows
+# make fuzz SECONDS=60 SEEDS=DIR   damaged and made-up files against every importer, so long each
 # make fit-kernels TABLES=DIR   fit the kernel profiles of the catalog again
 # Another interpreter: make PYTHON=python3.12 demo
 
@@ -17,7 +18,7 @@ PIP := $(PY) -m pip install --quiet --disable-pip-version-check
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-long bench bench-plot fit-kernels lint format types imports clean
+.PHONY: help demo test test-long bench bench-plot fuzz fit-kernels lint format types imports clean
 
 help:
 	@sed -n -e '/^$$/q' -e 's/^# \{0,1\}//p' $(firstword $(MAKEFILE_LIST))
@@ -49,6 +50,9 @@ bench: $(DEV)
 
 bench-plot: $(DEV)
 	$(PY) tests/bench/plot_growth.py "$(or $(PNG),growth.png)"
+
+fuzz: $(DEV)
+	$(PY) tests/fuzz/importers.py --seconds $(or $(SECONDS),60) $(if $(SEEDS),--seeds "$(SEEDS)")
 
 fit-kernels: $(DEV)
 	@test -n "$(TABLES)" || { echo "say where the kernel tables are: make fit-kernels TABLES=DIR" >&2; exit 1; }

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from pcie_sim.study import collective as collective
     from pcie_sim.study import compare as compare
     from pcie_sim.study import flows as flows
+    from pcie_sim.study import import_any as import_any
     from pcie_sim.study import load_gpu as load_gpu
     from pcie_sim.study import load_model as load_model
     from pcie_sim.study import load_topology as load_topology
@@ -36,6 +37,7 @@ _HOMES = {
     "collective": "pcie_sim.study",
     "compare": "pcie_sim.study",
     "flows": "pcie_sim.study",
+    "import_any": "pcie_sim.study",
     "load_gpu": "pcie_sim.study",
     "load_model": "pcie_sim.study",
     "load_topology": "pcie_sim.study",
@@ -51,6 +53,7 @@ __all__ = [
     "collective",
     "compare",
     "flows",
+    "import_any",
     "load_gpu",
     "load_model",
     "load_topology",

@@ -1,10 +1,12 @@
 """The generated alias index of each catalog folder (``_aliases.yaml``). After a change: ``python -m pcie_sim.catalog.aliases``.
 
-Every catalog file names its own aliases; the index exists so that looking one up reads two files and not the folder.
+Every catalog file names its own aliases; the index exists so that looking one up reads two files and not the folder. The command
+renews the index of PCI ids and printed names too (:mod:`pcie_sim.catalog.ids`).
 """
 
 from __future__ import annotations
 
+from pcie_sim.catalog.ids import write_id_indexes
 from pcie_sim.catalog.lookup import ALIAS_FILE, KINDS, Kind, aliases, file_of, folder, names, normalise
 from pcie_sim.errors import InputError
 from pcie_sim.specs.loader import load_yaml
@@ -47,6 +49,7 @@ def write_indexes() -> None:
         else:
             path.unlink(missing_ok=True)
     aliases.cache_clear()
+    write_id_indexes()
 
 
 if __name__ == "__main__":

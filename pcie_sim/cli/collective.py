@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from pcie_sim.cli.options import EnvOption, JsonOption, NcclOption, OutputOption, P2pOption, TopologyOption, parse_env
+from pcie_sim.cli.options import EnvOption, GpuOption, JsonOption, NcclOption, OutputOption, P2pOption, TopologyOption, parse_env
 from pcie_sim.cli.output import check_output, emit, files_of
 
 
@@ -45,6 +45,7 @@ def collective(
     order: Annotated[
         str | None, typer.Option("--order", metavar="LIST", help="GPUs rank by rank, like gpu0,gpu4,gpu1: a ring follows them.")
     ] = None,
+    gpu: GpuOption = None,
     env: EnvOption = None,
     nccl: NcclOption = None,
     p2p: P2pOption = None,
@@ -57,7 +58,7 @@ def collective(
 
     check_output(output, reads=files_of(topology=topology))
     found = study.collective(
-        topology,
+        topology if gpu is None else study.load_topology(topology, gpu=gpu),
         op,
         size,
         ranks=ranks,

@@ -8,6 +8,7 @@ import typer
 
 from pcie_sim.cli.options import (
     EnvOption,
+    GpuOption,
     JsonOption,
     LaunchOption,
     MaxRunningOption,
@@ -23,6 +24,7 @@ from pcie_sim.cli.options import (
     parse_env,
 )
 from pcie_sim.cli.output import check_output, emit, files_of, wrote
+from pcie_sim.cli.serving import ServeOption, asked
 
 if TYPE_CHECKING:
     from pcie_sim.results.comparison import Comparison
@@ -32,8 +34,9 @@ DEFAULT_CONCURRENCY = "1,2,4,8,16,32,64"
 
 def compare(
     topology: TopologyOption,
-    model: ModelOption,
-    runtime: RuntimeOption = "sglang",
+    model: ModelOption = None,
+    serve: ServeOption = None,
+    runtime: RuntimeOption = None,
     strategies: Annotated[
         str | None, typer.Option("--strategies", metavar="LIST", help="Like tp8,pp8,ep8:a2a; default: the usual ones of this box.")
     ] = None,
@@ -41,6 +44,7 @@ def compare(
         str, typer.Option("--concurrency", metavar="LIST", help="Requests of the whole box in decode at once.")
     ] = DEFAULT_CONCURRENCY,
     context: Annotated[str, typer.Option("--context", metavar="LIST", help="Tokens in each request's KV cache.")] = "1024",
+    gpu: GpuOption = None,
     env: EnvOption = None,
     nccl: NcclOption = None,
     p2p: P2pOption = None,
@@ -58,23 +62,39 @@ def compare(
     Exit code 1 when nothing at all fits.
     """
     from pcie_sim import study
+    from pcie_sim.study.verbs import usual_strategies
 
-    check_output(output, plot=plot, reads=files_of(topology=topology, model=model))
-    found = study.compare(
-        topology,
+    check_output(output, plot=plot, reads=files_of(topology=topology, model=model, more=serve))
+    question = asked(
+        "compare",
+        serve,
         model=model,
         runtime=runtime,
+        strategy=None,
+        env=parse_env(env),
+        launch=launch,
+        mem_fraction=mem_fraction,
+        max_running=max_running,
+    )
+    box = topology if gpu is None else study.load_topology(topology, gpu=gpu)
+    if strategies is None and question.strategy is not None:
+        usual = usual_strategies(box, question.model, question.runtime)
+        strategies = ",".join(dict.fromkeys((question.strategy, *usual)))
+    found = study.compare(
+        box,
+        model=question.model,
+        runtime=question.runtime,
         strategies=strategies,
         concurrency=concurrency,
         context=context,
         nccl=nccl,
-        env=parse_env(env),
+        env=question.env,
         p2p=p2p,  # type: ignore[arg-type]
-        launch=launch,  # type: ignore[arg-type]
+        launch=question.launch,  # type: ignore[arg-type]
         pp_layers=pp_layers,
         popularity=popularity,
-        mem_fraction=mem_fraction,
-        max_running=max_running,
+        mem_fraction=question.mem_fraction,
+        max_running=question.max_running,
     )
     if plot is not None:
         from pcie_sim.report.plots import save_plot

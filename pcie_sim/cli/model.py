@@ -6,10 +6,11 @@ from typing import Annotated
 
 import typer
 
+from pcie_sim.cli import importing
 from pcie_sim.cli.options import JsonOption, OutputOption
 from pcie_sim.cli.output import check_output, emit, files_of
 
-app = typer.Typer(help="Models: list the shipped ones, show one.")
+app = typer.Typer(help="Models: list, show, import.")
 
 
 @app.command("list")
@@ -36,3 +37,6 @@ def show(
     check_output(output, reads=files_of(model=model))
     found = study.load_model(model)
     emit(lambda: model_document(found), lambda width: model_blocks(found, width=width), as_json=json, output=output)
+
+
+app.command("import", short_help="A model file from a Hugging Face config.json.")(importing.model)

@@ -9,9 +9,18 @@ import typer
 
 from pcie_sim.errors import InputError
 
-TopologyOption = Annotated[str, typer.Option("--topology", metavar="T", help="Box: a shipped name or a path to a topology file.")]
-ModelOption = Annotated[str, typer.Option("--model", metavar="M", help="Model: a catalog name or a path to a model file.")]
-RuntimeOption = Annotated[str, typer.Option("--runtime", metavar="R", help="Serving engine: sglang, vllm or generic.")]
+TopologyOption = Annotated[
+    str, typer.Option("--topology", metavar="T", help="Box: a shipped name, a topology file, or what nvidia-smi, lspci or NCCL print.")
+]
+ModelOption = Annotated[
+    str | None, typer.Option("--model", metavar="M", help="Model: a catalog name, a model file, or a Hugging Face config.json.")
+]
+GpuOption = Annotated[
+    str | None, typer.Option("--gpu", metavar="G", help="GPU model, where the file of --topology does not say it (pcie-sim gpu list).")
+]
+RuntimeOption = Annotated[
+    str | None, typer.Option("--runtime", metavar="R", help="Serving engine: sglang (unless given), vllm or generic.")
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
 OutputOption = Annotated[str | None, typer.Option("-o", metavar="FILE", help="Also write the answer as JSON into FILE.")]
 NcclOption = Annotated[

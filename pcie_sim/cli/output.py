@@ -78,12 +78,12 @@ def check_output(output: str | None, *, plot: str | None = None, reads: Iterable
             raise InputError(f"{what} {target}: this would overwrite the file that the question is read from; give another name")
 
 
-def files_of(*, topology: str | None = None, model: str | None = None) -> list[Path]:
-    """The files behind what was typed, where there are any: paths, and the files of shipped names."""
+def files_of(*, topology: str | None = None, model: str | None = None, more: str | None = None) -> list[Path]:
+    """The files behind what was typed, where there are any: paths, and the files of shipped names. ``more`` is always a path."""
     from pcie_sim.catalog import is_path, resolve, shipped_topology
     from pcie_sim.catalog.lookup import file_of
 
-    found: list[Path] = []
+    found: list[Path] = [] if more is None else [Path(more)]
     for text, shipped in ((topology, shipped_topology), (model, lambda name: file_of("models", resolve("models", name)))):
         if text is not None:
             with contextlib.suppress(InputError):  # told where the question is read

@@ -8,6 +8,7 @@ import typer
 
 from pcie_sim.cli.options import (
     EnvOption,
+    GpuOption,
     JsonOption,
     LaunchOption,
     MaxRunningOption,
@@ -23,15 +24,19 @@ from pcie_sim.cli.options import (
     parse_env,
 )
 from pcie_sim.cli.output import check_output, emit, files_of
+from pcie_sim.cli.serving import ServeOption, asked
+from pcie_sim.errors import InputError
 
 
 def predict(
     topology: TopologyOption,
-    model: ModelOption,
-    strategy: Annotated[str, typer.Option("--strategy", metavar="S", help="Like tp8, tp4pp2, 2xtp4 or ep8:a2a.")],
     concurrency: Annotated[str, typer.Option("--concurrency", metavar="C", help="Requests of the whole box in decode at once.")],
-    runtime: RuntimeOption = "sglang",
+    model: ModelOption = None,
+    strategy: Annotated[str | None, typer.Option("--strategy", metavar="S", help="Like tp8, tp4pp2, 2xtp4 or ep8:a2a.")] = None,
+    serve: ServeOption = None,
+    runtime: RuntimeOption = None,
     context: Annotated[str, typer.Option("--context", metavar="N", help="Tokens in each request's KV cache.")] = "1024",
+    gpu: GpuOption = None,
     env: EnvOption = None,
     nccl: NcclOption = None,
     p2p: P2pOption = None,
@@ -50,22 +55,35 @@ def predict(
     from pcie_sim import study
     from pcie_sim.report.prediction import prediction_blocks
 
-    check_output(output, reads=files_of(topology=topology, model=model))
-    found = study.predict(
-        topology,
+    check_output(output, reads=files_of(topology=topology, model=model, more=serve))
+    question = asked(
+        "predict",
+        serve,
         model=model,
-        strategy=strategy,
-        concurrency=concurrency,  # type: ignore[arg-type]
-        context=context,  # type: ignore[arg-type]
         runtime=runtime,
-        nccl=nccl,
+        strategy=strategy,
         env=parse_env(env),
-        p2p=p2p,  # type: ignore[arg-type]
-        launch=launch,  # type: ignore[arg-type]
-        pp_layers=pp_layers,
-        popularity=popularity,
+        launch=launch,
         mem_fraction=mem_fraction,
         max_running=max_running,
+    )
+    if question.strategy is None:
+        raise InputError("missing option --strategy (like tp8; or --serve with a command)\nsee: pcie-sim predict --help")
+    found = study.predict(
+        topology if gpu is None else study.load_topology(topology, gpu=gpu),
+        model=question.model,
+        strategy=question.strategy,
+        concurrency=concurrency,  # type: ignore[arg-type]
+        context=context,  # type: ignore[arg-type]
+        runtime=question.runtime,
+        nccl=nccl,
+        env=question.env,
+        p2p=p2p,  # type: ignore[arg-type]
+        launch=question.launch,  # type: ignore[arg-type]
+        pp_layers=pp_layers,
+        popularity=popularity,
+        mem_fraction=question.mem_fraction,
+        max_running=question.max_running,
     )
     emit(found.to_dict, lambda width: prediction_blocks(found, width=width), as_json=json, output=output)
     if not found.point.fits:

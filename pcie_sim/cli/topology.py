@@ -6,10 +6,11 @@ from typing import Annotated
 
 import typer
 
-from pcie_sim.cli.options import EnvOption, JsonOption, NcclOption, OutputOption, P2pOption, parse_env
+from pcie_sim.cli import importing
+from pcie_sim.cli.options import EnvOption, GpuOption, JsonOption, NcclOption, OutputOption, P2pOption, parse_env
 from pcie_sim.cli.output import check_output, emit, files_of
 
-app = typer.Typer(help="Boxes: list the shipped ones, show one.")
+app = typer.Typer(help="Boxes: list, show, import, examine.")
 
 
 @app.command("list")
@@ -25,7 +26,8 @@ def list_(json: JsonOption = False, output: OutputOption = None) -> None:
 
 @app.command(short_help="One box: its tree, paths, transports and capacities.")
 def show(
-    topology: Annotated[str, typer.Argument(metavar="T", help="A shipped name or a path to a topology file.")],
+    topology: Annotated[str, typer.Argument(metavar="T", help="A shipped name, a topology file, or a file that shows a box.")],
+    gpu: GpuOption = None,
     env: EnvOption = None,
     nccl: NcclOption = None,
     p2p: P2pOption = None,
@@ -37,8 +39,12 @@ def show(
     from pcie_sim.report.box import box_blocks, box_document
 
     check_output(output, reads=files_of(topology=topology))
-    box = study.load_topology(topology)
+    box = study.load_topology(topology, gpu=gpu)
     settings = parse_env(env)
     if settings or nccl is not None or p2p is not None:
         box = box.with_settings(env=settings, ccl=nccl, p2p=p2p)  # type: ignore[arg-type]
     emit(lambda: box_document(box), lambda width: box_blocks(box, width=width), as_json=json, output=output)
+
+
+app.command("import", short_help="A topology file from what nvidia-smi, lspci or NCCL print.")(importing.topology)
+app.command("export", short_help="A box as NCCL's topology XML or nvidia-smi's matrix.")(importing.export)

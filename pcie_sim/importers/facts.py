@@ -86,7 +86,8 @@ class DeviceFact:
         parent: key of the device above it; None: it hangs on a CPU (a root port of its own, or one that is not listed).
         cpu: key of the :class:`CpuFact` above (for devices without a parent).
         ids, subsystem: (vendor, device) numbers.
-        link: the link to what is above as it was when the file was made; ``link_max``: what this device's own port can.
+        link: the link to what is above as it was when the file was made; ``link_max``: what this device's own port can. A root port's and a
+            switch's downstream port's own link is the one *below* it: there both describe that one (lspci's LnkSta and LnkCap).
         downlink_max: bridges: what the port below (a root or downstream port's own link) can, where it is not the same as ``link_max``.
         gpu_index: the number that the driver or CUDA gives it; ``rank``: of the communicator.
         acs_redirect: ACSCtl has request redirect on (None: no such capability printed).
@@ -159,11 +160,15 @@ class GpuFact:
     bus: str | None = None
     link: LinkFact | None = None
     link_max: LinkFact | None = None
+    """The most that GPU and slot allow together (nvidia-smi's Max); what each can alone: ``device_gen``, ``host_gen``."""
     numa: tuple[int, ...] = ()
     """NUMA nodes in its affinity column; several: the file does not say which."""
     cpus: str = ""
     """The affinity column as printed."""
     memory_bytes: int | None = None
+    device_gen: int | None = None
+    host_gen: int | None = None
+    bar1_bytes: int | None = None
 
 
 MatrixKind = Literal["path", "p2p_status", "peer_access", "bandwidth", "latency"]

@@ -73,6 +73,7 @@ class Format:
 
 FORMATS: dict[str, Format] = {}
 _MODULES: tuple[str, ...] = (
+    "own",
     "nccl_topo",
     "nccl_graph",
     "hwloc",

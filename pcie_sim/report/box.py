@@ -43,7 +43,7 @@ def box_blocks(box: Topology, *, width: int) -> list[Block]:
     more = _more_settings(box)
     if more:
         facts.append(("", more))
-    blocks: list[Block] = [bold(f"{box.name}: {box.title}"), pairs(facts, width=width), "", _tree(box)]
+    blocks: list[Block] = [bold(f"{box.name}: {box.title}"), pairs(facts, width=width), "", tree_block(box)]
     if 1 < len(box.gpus) <= _MATRIX_GPUS:
         blocks += [
             "",
@@ -104,7 +104,8 @@ def _list(title: str, texts: Iterable[str], width: int) -> list[Block]:
     return ["", bold(title), *found] if found else []
 
 
-def _tree(box: Topology) -> Tree:
+def tree_block(box: Topology) -> Tree:
+    """The tree of sockets, ports, switches and GPUs with their links."""
     from rich.text import Text
     from rich.tree import Tree
 

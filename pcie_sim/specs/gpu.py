@@ -9,6 +9,8 @@ from pydantic import Field
 from pcie_sim.evidence import Evidence
 from pcie_sim.specs.base import Name, Quantity, Spec, Text
 
+PciId = Annotated[str, Field(pattern=r"^[0-9a-f]{4}:[0-9a-f]{4}( [0-9a-f]{4}:[0-9a-f]{4})?$")]
+"""``vendor:device`` as lspci -nn prints it, lower case, and after a blank the board's own pair where only that tells products apart."""
 PcieGen = Annotated[int, Field(ge=1, le=7)]
 PcieWidth = Literal[1, 2, 4, 8, 16, 32]
 
@@ -41,6 +43,9 @@ class GpuSpec(Spec):
     title: Text
     vendor: Literal["nvidia", "amd", "intel"]
     aliases: tuple[Name, ...] = ()
+    pci_ids: tuple[PciId, ...] = ()
+    printed_names: tuple[Text, ...] = ()
+    """What tools print for it (nvidia-smi, lspci), where that is not the title."""
     architecture: Text
     compute_capability: Text
     memory: Quantity

@@ -12,6 +12,7 @@ PATTERNS = {
     r"^[A-Za-z0-9][A-Za-z0-9_-]{0,39}$": "a node's name has letters, digits, _ and -, the first a letter or digit, at most 40 in all",
     r"^[A-Za-z_][A-Za-z0-9_]{0,79}$": "a setting's name has letters, digits and _, the first no digit, at most 80 in all",
     r"^[0-9]{1,4}\.[0-9]{1,3}(\.[0-9]{1,3})?$": 'write a version in quotes, like "2.28" or "2.28.3"',
+    r"^[0-9a-f]{4}:[0-9a-f]{4}( [0-9a-f]{4}:[0-9a-f]{4})?$": 'write a PCI id in quotes and lower case, like "10de:2684"',
     r"^[0-9]{1,4}\.[0-9]{1,3}$": 'write a version in quotes, like "2.28"',
 }
 """Patterns of text fields, by what they ask for."""

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from pcie_sim.evidence import Evidence
 from pcie_sim.specs.base import Name, Quantity, Spec, Text
-from pcie_sim.specs.gpu import PcieLink
+from pcie_sim.specs.gpu import PcieLink, PciId
 
 
 class PcieGeneration(Spec):
@@ -45,6 +45,32 @@ class PciePart(Spec):
     notes: tuple[Text, ...] = ()
 
 
+class CpuRule(Spec):
+    """Processors that a socket part stands for: by family and model as ``/proc/cpuinfo`` counts them, or by model name.
+
+    ``name`` is compared in lower case without ``(r)``, ``(tm)`` and doubled blanks; ``*`` and ``?`` as in file names.
+    """
+
+    family: Annotated[int, Field(ge=0, le=4095)] | None = None
+    models: tuple[Annotated[int, Field(ge=0, le=4095)], Annotated[int, Field(ge=0, le=4095)]] | None = None
+    """First and last model of the family."""
+    name: Annotated[str, Field(min_length=3, max_length=80)] | None = None
+    near: bool = False
+    """Not the part itself, but its nearest: what tells them apart is not modelled."""
+    also: Text | None = None
+    """Other processors with the same numbers."""
+
+    @model_validator(mode="after")
+    def _one_kind(self) -> CpuRule:
+        if (self.name is None) == (self.family is None and self.models is None):
+            raise ValueError("give either a name or family and models")
+        if (self.family is None) != (self.models is None):
+            raise ValueError("family and models go together")
+        if self.name is not None and (self.name.count("*") > 3 or "[" in self.name or self.name != self.name.lower()):
+            raise ValueError("name: lower case, at most three *, no [")
+        return self
+
+
 class SocketPart(Spec):
     """A CPU socket: what its root complex and memory do to GPU traffic."""
 
@@ -54,6 +80,10 @@ class SocketPart(Spec):
     title: Text
     vendor: Literal["amd", "intel", "arm", "other"]
     aliases: tuple[Name, ...] = ()
+    cpus: tuple[CpuRule, ...] = ()
+    """Which processors it stands for."""
+    socket_link: Name | None = None
+    """Interconnect part that joins two of its kind; None: it stands alone in a box."""
     root_port: PcieLink
     """What one of its root ports offers."""
     memory_bandwidth: Quantity
@@ -93,6 +123,7 @@ class SwitchPart(Spec):
     name: Name
     title: Text
     aliases: tuple[Name, ...] = ()
+    pci_ids: tuple[PciId, ...] = ()
     upstream: PcieLink
     latency: Quantity
     """Added one-way cut-through latency, s."""
@@ -114,6 +145,9 @@ class NicPart(Spec):
     name: Name
     title: Text
     aliases: tuple[Name, ...] = ()
+    pci_ids: tuple[PciId, ...] = ()
+    printed_names: tuple[Text, ...] = ()
+    """What tools print for it (lspci), where that is not the title."""
     host_link: PcieLink
     """Its PCIe port."""
     port_rate: Quantity
@@ -142,6 +176,8 @@ class InterconnectPart(Spec):
     """Added one-way latency, s."""
     links: Annotated[int, Field(ge=1, le=64)] | None = None
     """NVLink links that it is made of (the collective library counts them); None: not known."""
+    capabilities: tuple[Text, ...] = ()
+    """Compute capabilities of the GPUs that it joins (``"8.0"``)."""
     notes: tuple[Text, ...] = ()
 
 

@@ -1,4 +1,11 @@
-"""The verbs of the Python API."""
+"""The verbs of the Python API.
+
+What reads other programs' files (:mod:`pcie_sim.study.imports`) is loaded on first use, so that a comparison of named things stays quick.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
 
 from pcie_sim.study.loading import load_gpu as load_gpu
 from pcie_sim.study.loading import load_model as load_model
@@ -8,4 +15,28 @@ from pcie_sim.study.verbs import compare as compare
 from pcie_sim.study.verbs import flows as flows
 from pcie_sim.study.verbs import predict as predict
 
-__all__ = ["collective", "compare", "flows", "load_gpu", "load_model", "load_topology", "predict"]
+if TYPE_CHECKING:
+    from pcie_sim.study.imports import ImportResult as ImportResult
+    from pcie_sim.study.imports import import_any as import_any
+    from pcie_sim.study.imports import load_box as load_box
+
+__all__ = [
+    "ImportResult",
+    "collective",
+    "compare",
+    "flows",
+    "import_any",
+    "load_box",
+    "load_gpu",
+    "load_model",
+    "load_topology",
+    "predict",
+]
+
+
+def __getattr__(name: str) -> object:
+    if name in ("ImportResult", "import_any", "load_box"):
+        from pcie_sim.study import imports
+
+        return getattr(imports, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

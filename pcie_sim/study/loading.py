@@ -2,41 +2,61 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from pcie_sim import catalog
-from pcie_sim.errors import NoDataError
+from pcie_sim.errors import InputError
 from pcie_sim.specs.base import build
 from pcie_sim.specs.gpu import GpuSpec
-from pcie_sim.specs.loader import parse_json, parse_yaml, read_text
+from pcie_sim.specs.loader import parse_yaml, read_text
 from pcie_sim.specs.model import ModelSpec
 from pcie_sim.study.arguments import Where, name_text, path_text
 from pcie_sim.topology import Topology
 from pcie_sim.topology import load_topology as _load_topology
 
+YAML = (".yaml", ".yml")
 
-def load_topology(name_or_path: Where) -> Topology:
-    """A box by its shipped name or from a file.
+
+def load_topology(name_or_path: Where, *, gpu: str | None = None) -> Topology:
+    """A box by its shipped name, from a topology file, or from a file of another program that shows one (``nvidia-smi topo -m``, lspci,
+    an NCCL topology dump ...: see :func:`pcie_sim.import_any`); what such a file does not say is among the box's ``assumptions``.
+
+    Args:
+        name_or_path: the box.
+        gpu: the GPU model where a file of another program does not say it.
 
     Raises:
-        InputError: unknown name (with the nearest three), or a file that is missing, broken or not a sound tree.
+        InputError: unknown name (with the nearest three), or a file that is missing, broken, no sound tree, or of no known format.
     """
-    return _load_topology(path_text(name_or_path, "topology"))
+    text = path_text(name_or_path, "topology")
+    if catalog.is_path(text) and not text.lower().endswith(YAML) and Path(text).is_file():
+        from pcie_sim.study.imports import box_of_file
+
+        box = box_of_file(text, gpu)
+        if box is not None:
+            return box
+    box = _load_topology(text)
+    if gpu is not None:
+        raise InputError(f"--gpu {gpu[:40]}: {box.name} names its GPUs; --gpu is for files of other programs that do not")
+    return box
 
 
 def load_model(name_or_path: Where) -> ModelSpec:
-    """A model by its catalog name or from a model file (schema ``pcie-sim/model/1``).
+    """A model by its catalog name, from a model file (schema ``pcie-sim/model/1``), or from a Hugging Face ``config.json`` (the file, or
+    the folder that holds it); what such a file does not say is among the model's ``notes`` as ``assumed: ...``.
 
     Raises:
-        InputError: unknown name (with the nearest three), or a missing or broken file.
-        NoDataError: a Hugging Face ``config.json``: importing those is not there yet.
+        InputError: unknown name (with the nearest three), or a missing, broken or incomplete file.
     """
     text = path_text(name_or_path, "model")
     if not catalog.is_path(text):
         return catalog.load_model_spec(text)
+    if not text.lower().endswith(YAML):
+        from pcie_sim.study.imports import model_of_files
+
+        return model_of_files(text)
     content = read_text(text)
-    data = parse_json(content, source=text) if text.lower().endswith(".json") else parse_yaml(content, source=text)
-    if isinstance(data, dict) and "schema" not in data and ("model_type" in data or "architectures" in data):
-        raise NoDataError(f"{text}: a Hugging Face config; importing those is not there yet. Write a model file (see CONTRIBUTING.md)")
-    return build(ModelSpec, data, source=text, text=content)
+    return build(ModelSpec, parse_yaml(content, source=text), source=text, text=content)
 
 
 def load_gpu(name: str) -> GpuSpec:

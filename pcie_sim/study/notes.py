@@ -52,6 +52,7 @@ def comparison_notes(
     notes += [Note("strategy", text) for result in results for text in result.resolved.notes]
     notes += _reach(results, points)
     notes += [Note("topology_assumed", text) for text in box.assumptions]
+    notes += [Note("model_assumed", text.removeprefix("assumed: ")) for text in model.notes if text.startswith("assumed: ")]
     return tuple(dict.fromkeys(notes))
 
 

@@ -241,6 +241,16 @@ def _box(topology: Topology | Where, nccl: str | None, env: Mapping[str, str] | 
     return box.with_settings(ccl=library, env=settings, p2p=p2p)
 
 
+def usual_strategies(topology: Topology | Where, model: ModelSpec | Where, runtime: RuntimeSpec | str) -> tuple[str, ...]:
+    """What :func:`compare` takes when nothing is asked.
+
+    Raises:
+        InputError: an unknown name.
+    """
+    box, spec, engine = _question(topology, model, runtime, None, None, None)
+    return _strategy_list(None, box, spec, engine)[0]
+
+
 def _strategy_list(
     strategies: str | Sequence[str] | None, box: Topology, model: ModelSpec, engine: RuntimeSpec
 ) -> tuple[tuple[str, ...], list[Note]]:

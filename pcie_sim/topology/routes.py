@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Literal
 from weakref import WeakKeyDictionary
 
 from pcie_sim import catalog
 from pcie_sim.errors import InputError
 from pcie_sim.specs.base import Quantity
-from pcie_sim.specs.part import InterconnectPart
+from pcie_sim.specs.part import SocketPart
 from pcie_sim.topology.quantities import smallest, total
 from pcie_sim.topology.tree import Peer, Tree, Where
 
@@ -273,13 +272,6 @@ def _not_joined(tree: Tree, a: str, b: str) -> str:
     return f"sockets {a} and {b} are not joined; add `- {entry}` to `peers`{more}"
 
 
-@lru_cache(maxsize=64)
 def socket_link(socket: str) -> str | None:
-    """The catalog's link between two sockets of part ``socket``: of the same generation by name (``epyc-genoa``, ``xgmi-genoa``)."""
-    generation = socket.partition("-")[2]
-    for name in catalog.names("parts"):
-        if generation and name.endswith(f"-{generation}"):
-            part = catalog.load_part(name)
-            if isinstance(part, InterconnectPart) and part.role == "socket":
-                return part.name
-    return None
+    """The catalog's link between two sockets of part ``socket``; None for one that stands alone."""
+    return catalog.load_typed_part(socket, SocketPart).socket_link

@@ -17,7 +17,7 @@ def gpu(request: pytest.FixtureRequest) -> GpuSpec:
 
 
 def test_all_are_there() -> None:
-    assert len(names("gpus")) == 29
+    assert len(names("gpus")) == 75
 
 
 def test_units_and_sources(gpu: GpuSpec) -> None:
@@ -32,7 +32,7 @@ def test_units_and_sources(gpu: GpuSpec) -> None:
 
 def test_figures_are_of_a_gpu(gpu: GpuSpec) -> None:
     assert gpu.memory.value % 2**20 == 0, "the driver reports whole MiB"
-    assert 11e9 < gpu.memory.value < 160e9
+    assert 10e9 < gpu.memory.value < 210e9
     assert 0.2e12 < gpu.memory_bandwidth.value < 6e12
     assert "fp16" in gpu.peak_flops
     if "bf16" in gpu.peak_flops:
@@ -65,6 +65,39 @@ FLOP_PER_CLOCK = {
     "rtx-pro-6000-blackwell-server": 1024,
     "rtx-pro-6000-blackwell-workstation": 1024,
     "rtx-pro-6000-blackwell-max-q": 1024,
+    "rtx-a4000": 1024,
+    "rtx-a4500": 1024,
+    "rtx-a5000": 1024,
+    "a30": 2048,
+    "a100-sxm-40gb": 2048,
+    "a100-sxm-80gb": 2048,
+    "a800-pcie-80gb": 2048,
+    "a800-sxm-80gb": 2048,
+    "rtx-3060": 512,
+    "rtx-3080": 512,
+    "rtx-3090-ti": 512,
+    "titan-v": 1024,
+    "v100-pcie-16gb": 1024,
+    "v100s-pcie-32gb": 1024,
+    "v100-sxm2-16gb": 1024,
+    "v100-sxm2-32gb": 1024,
+    "v100-sxm3-32gb": 1024,
+    "quadro-rtx-6000": 1024,
+    "quadro-rtx-8000": 1024,
+    "rtx-4000-ada": 1024,
+    "rtx-4500-ada": 1024,
+    "rtx-5000-ada": 1024,
+    "rtx-4070-ti-super": 512,
+    "rtx-4080": 512,
+    "rtx-4080-super": 512,
+    "rtx-4090-d": 512,
+    "rtx-5060-ti": 512,
+    "rtx-5070-ti": 512,
+    "rtx-5080": 512,
+    "rtx-5090-d": 512,
+    "rtx-pro-4000-blackwell": 1024,
+    "rtx-pro-4500-blackwell": 1024,
+    "rtx-pro-5000-72gb-blackwell": 1024,
 }
 
 
@@ -96,6 +129,17 @@ def test_flags_of_the_boards() -> None:
         "rtx-2080-ti",
         "titan-rtx",
         "cmp-170hx-64gb",
+        "rtx-3060",
+        "rtx-3080",
+        "rtx-3090-ti",
+        "rtx-4070-ti-super",
+        "rtx-4080",
+        "rtx-4080-super",
+        "rtx-4090-d",
+        "rtx-5060-ti",
+        "rtx-5070-ti",
+        "rtx-5080",
+        "rtx-5090-d",
     }
     assert {name for name in names("gpus") if load_gpu(name).p2p.stock_driver == "yes"} == boards
 

@@ -55,7 +55,6 @@ USAGE = {
     "not a whole number": ([*COMPARE, "--max-running", "1.5"], ["--max-running"]),
     "later verbs are not there yet": (["doctor"], ["doctor"]),
     "later options are not there yet": ([*COMPARE, "--calibration", "x.yaml"], ["--calibration"]),
-    "import is not there yet": (["topology", "import", "x.xml"], ["import"]),
 }
 VALUES = {
     "unknown topology": (["compare", "--topology", "rtx-pro-6000-8x-3switch", "--model", "kimi-k2.6"], ["nearest", BOX]),
@@ -222,11 +221,14 @@ def test_a_file_nobody_may_read(capsys: Capture, tmp_path: Path) -> None:
     refused(["topology", "show", str(path)], capsys, "box.yaml")
 
 
-def test_no_data_is_exit_code_3(capsys: Capture, tmp_path: Path) -> None:
-    """A Hugging Face config is a sound question that no importer answers yet."""
-    path = tmp_path / "config.json"
-    path.write_text(json.dumps({"model_type": "qwen3", "hidden_size": 1024}))
-    refused(["model", "show", str(path)], capsys, "config.json", code=NoDataError.exit_code)
+def test_no_data_is_exit_code_3(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A sound question that nothing answers: how a verb says so."""
+
+    def nothing(*_args: object, **_options: object) -> None:
+        raise NoDataError("no figures for that")
+
+    monkeypatch.setattr("pcie_sim.study.compare", nothing)
+    refused(COMPARE, capsys, "no figures for that", code=NoDataError.exit_code)
 
 
 def broken(*_args: object, **_options: object) -> None:

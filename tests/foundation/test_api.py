@@ -26,6 +26,7 @@ NAMES = [
     "collective",
     "compare",
     "flows",
+    "import_any",
     "load_gpu",
     "load_model",
     "load_topology",
@@ -40,12 +41,13 @@ SIGNATURES = {
     "compare": "(topology, *, model, strategies=None, concurrency=(1, 2, 4, 8, 16, 32, 64), context=1024, runtime='sglang', "
     f"{BOX}, {ENGINE})",
     "flows": "(source)",
+    "import_any": "(*files, gpu=None, name=None)",
     "load_gpu": "(name)",
     "load_model": "(name_or_path)",
-    "load_topology": "(name_or_path)",
+    "load_topology": "(name_or_path, *, gpu=None)",
     "predict": f"(topology, *, model, strategy, concurrency=1, context=1024, runtime='sglang', {BOX}, {ENGINE})",
 }
-FIRST = {"collective": ["topology", "op", "size"], "flows": ["source"], "load_gpu": ["name"]}
+FIRST = {"collective": ["topology", "op", "size"], "flows": ["source"], "import_any": ["files"], "load_gpu": ["name"]}
 """Arguments that may be given by place; the one first argument of the others is ``topology`` or ``name_or_path``."""
 HEAVY = ["numpy", "scipy", "pydantic", "networkx", "matplotlib", "typer", "rich", "plotly", "pandas", "yaml"]
 HEAVY_FOR_STUDY = ["scipy", "networkx", "matplotlib", "rich", "typer", "plotly", "pandas"]

@@ -246,7 +246,8 @@ def test_missing_socket_peer_is_named_when_a_route_needs_it(tmp_path: Path) -> N
         ("epyc-rome", r"part: xgmi-rome\}` to `peers`$"),
         ("xeon-ice-lake", r"part: upi-ice-lake\}` to `peers`$"),
         ("xeon-broadwell", r"part: qpi-broadwell\}` to `peers`$"),
-        ("generic-amd", r"part: PART\}` to `peers`, where PART is an interconnect part$"),
+        ("generic-amd", r"part: generic-xgmi\}` to `peers`$"),
+        ("epyc-4004", r"part: PART\}` to `peers`, where PART is an interconnect part$"),
     ],
 )
 def test_advice_for_unjoined_sockets_is_of_their_generation(socket: str, advice: str, tmp_path: Path) -> None:

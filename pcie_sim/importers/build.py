@@ -1,0 +1,289 @@
+"""From the facts of several files to one topology file: tree, parts, links, settings, and everything that was assumed."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+from pcie_sim import catalog
+from pcie_sim.catalog import identify
+from pcie_sim.errors import InputError
+from pcie_sim.importers import parts as parts_
+from pcie_sim.importers.facts import GpuFact, MatrixFact
+from pcie_sim.importers.gather import Gathered, gather
+from pcie_sim.importers.imported import Imported
+from pcie_sim.importers.links import Links
+from pcie_sim.importers.matrix_tree import sketch_matrix
+from pcie_sim.importers.parts import Parts
+from pcie_sim.importers.relate import Related, relate
+from pcie_sim.importers.sketch import Sketch, Spot, sketch_flat, sketch_tree
+from pcie_sim.importers.source import Remark
+from pcie_sim.importers.state import settings_of
+from pcie_sim.specs.base import build
+from pcie_sim.specs.gpu import PcieLink
+from pcie_sim.specs.machine import MAX_NODES, TopologySpec
+from pcie_sim.specs.part import SwitchPart
+
+_MOST_TEXT = 900
+_MOST_TEXTS = 60
+
+
+@dataclass(frozen=True)
+class BuiltBox:
+    """A topology made from files: its spec, the facts by its node names, and every remark."""
+
+    spec: TopologySpec
+    related: Related
+    remarks: tuple[Remark, ...]
+
+
+def build_box(files: Sequence[Imported], *, gpu: str | None = None, name: str | None = None) -> BuiltBox:
+    """One box from the facts of ``files``.
+
+    Args:
+        files: what the importers found; at least one must know of GPUs.
+        gpu: the GPU model (a catalog name) where the files do not say it, or say it wrongly.
+        name: of the topology; None: ``imported-`` and the first file's stem.
+
+    Raises:
+        InputError: no GPUs in any file, an unknown GPU, more than one topology file.
+    """
+    asked = parts_.checked(gpu)
+    specs = [one for one in files if one.topology is not None]
+    if specs:
+        return _from_spec(specs, files, name)
+    found = gather(files)
+    facts = _gpu_list(found)
+    sketch = _sketch(found, facts)
+    if not sketch.gpus():
+        raise InputError(_no_gpus(files))
+    by_node = _facts_by_node(sketch, facts)
+    gpus = parts_.gpu_parts(sketch, found, by_node, asked)
+    sockets = parts_.socket_parts(sketch, found.host)
+    gpu_links, switches, switch_links = _links_and_switches(sketch, gpus, dict(zip([s.name for s in sketch.gpus()], by_node, strict=True)))
+    settings, settings_remarks = settings_of(found, sketch)
+    nics = {spot.name: parts_.nic_part(spot.device) for spot in sketch.spots if spot.kind == "nic" and spot.device is not None}
+    peers, peer_remarks = _peers(sketch, gpus, sockets)
+    remarks = (
+        *found.remarks,
+        *sketch.remarks,
+        *gpus.remarks,
+        *sockets.remarks,
+        *switches.remarks,
+        *switch_links.said(),
+        *gpu_links.said(),
+        *peer_remarks,
+        *settings_remarks,
+    )
+    remarks = tuple(dict.fromkeys(remarks))
+    links = gpu_links.of | switch_links.of
+    every = gpus.of | sockets.of | switches.of | {key: part for key, part in nics.items() if part is not None}
+    data: dict[str, Any] = {
+        "schema": "pcie-sim/topology/1",
+        "name": name or _name_of(files),
+        "title": _title(sketch, gpus, sockets),
+        "sources": list(dict.fromkeys(Path(one.source).name[:200] or "pasted text" for one in files)),
+        "nodes": _nodes(sketch, every, links),
+        "peers": peers,
+        "settings": settings.model_dump(exclude_defaults=False),
+        "assumptions": _texts(remarks, ("assumed",)),
+        "notes": _texts(remarks, ("conflict", "note", "cut", "ignored")),
+    }
+    spec = build(TopologySpec, data, source=" + ".join(found.sources[:3]))
+    related = relate(spec, files, gathered=found)
+    return BuiltBox(spec, related, remarks)
+
+
+def _from_spec(specs: Sequence[Imported], files: Sequence[Imported], name: str | None) -> BuiltBox:
+    if len(specs) > 1:
+        raise InputError(f"{specs[1].source}: a second topology file beside {specs[0].source}; give one")
+    spec = specs[0].topology
+    assert spec is not None  # noqa: S101 - chosen for having one
+    if name is not None:
+        spec = spec.model_copy(update={"name": name})
+    related = relate(spec, [one for one in files if one.topology is None])
+    return BuiltBox(spec, related, related.remarks)
+
+
+def _gpu_list(found: Gathered) -> list[GpuFact]:
+    """The GPUs that flat lists name, by number: each file adds what those before did not say."""
+    by_index: dict[int, GpuFact] = {}
+    for fact, _source in found.gpus:
+        known = by_index.get(fact.index)
+        if known is None:
+            by_index[fact.index] = fact
+            continue
+        gaps = {
+            key: getattr(fact, key)
+            for key in ("name", "bus", "link", "link_max", "numa", "cpus", "memory_bytes")
+            if getattr(known, key) in (None, "", ()) and getattr(fact, key) not in (None, "", ())
+        }
+        if gaps and (known.bus is None or fact.bus is None or known.bus == fact.bus):
+            by_index[fact.index] = GpuFact(**{**{k: getattr(known, k) for k in known.__dataclass_fields__}, **gaps})
+    return [by_index[index] for index in sorted(by_index)]
+
+
+def _sketch(found: Gathered, facts: Sequence[GpuFact]) -> Sketch:
+    """The tree from the best thing that shows one: devices, a matrix of path words, a library's paths, a bare list."""
+    if found.gpu_devices():
+        cards = {device.key: part for device in found.devices.values() if device.kind == "nic" and (part := parts_.nic_part(device))}
+        sketch = sketch_tree(found, cards)
+        left = sum(device.kind == "nic" and device.key not in cards for device in found.devices.values())
+        if left:
+            text = f"{left} network card{'s' if left > 1 else ''} without an entry in the catalog: left out of the tree"
+            sketch.remarks.append(Remark("ignored", text, found.tree_source or ""))
+        return sketch
+    paths = [(matrix, source) for matrix, source in found.matrices if matrix.kind == "path"]
+    if paths:
+        matrix, source = max(paths, key=lambda item: len(item[0].labels))
+        return sketch_matrix(matrix, source, facts, found.host, found.cpus)
+    if facts:
+        return sketch_flat(facts, found.host, found.cpus)
+    return Sketch()
+
+
+def _facts_by_node(sketch: Sketch, facts: Sequence[GpuFact]) -> list[GpuFact | None]:
+    """What flat lists say of each GPU node: by bus id where both have one, else by place when the numbers agree."""
+    by_bus = {fact.bus: fact for fact in facts if fact.bus is not None}
+    order = {spot.name: index for index, spot in enumerate(sorted(sketch.gpus(), key=lambda spot: int(spot.name[3:])))}
+    found: list[GpuFact | None] = []
+    for spot in sketch.gpus():
+        place = order[spot.name]
+        if spot.gpu is not None:
+            found.append(spot.gpu)
+        elif spot.bus in by_bus:
+            found.append(by_bus[spot.bus])
+        elif len(facts) == len(order) and facts[place].bus is None:
+            found.append(facts[place])
+        else:
+            names = {fact.name for fact in facts if fact.name}
+            found.append(GpuFact(place, name=names.pop()) if len(names) == 1 else None)
+    return found
+
+
+def _links_and_switches(sketch: Sketch, gpus: Parts, facts: dict[str, GpuFact | None]) -> tuple[Links, Parts, Links]:
+    gpu_links, switches, switch_links = Links(), Parts(), Links()
+    for spot in sketch.gpus():
+        gpu_links.decide(spot, catalog.load_gpu(gpus.of[spot.name]).pcie, facts[spot.name], "the GPU")
+    for spot in sketch.spots:
+        if spot.kind == "nic" and spot.device is not None:
+            part = parts_.nic_part(spot.device)
+            if part is not None:
+                own = catalog.load_part(part)
+                link = getattr(own, "host_link", None)
+                if isinstance(link, PcieLink):
+                    gpu_links.decide(spot, link, None, "the card")
+    guessed: dict[str, list[str]] = {}
+    for spot in sketch.spots:
+        if spot.kind == "switch":
+            part = parts_.switch_part(spot.device)
+            if part is None:
+                part = identify.generic_switch(_switch_gen(spot, gpu_links))
+                guessed.setdefault(part, []).append(spot.name)
+            switches.of[spot.name] = part
+            switch_links.decide(spot, catalog.load_typed_part(part, SwitchPart).upstream, None, "the switch")
+    for part, names in guessed.items():
+        switches.assume(f"switch chip of {parts_.span(names)}: not said or not in the catalog; {part} assumed")
+    return gpu_links, switches, switch_links
+
+
+def _switch_gen(spot: Spot, links: Links) -> int:
+    """The generation of a switch nobody names: of its uplink where that is known, else the fastest GPU link below it."""
+    device = spot.device
+    for link in (device.link_max, device.link) if device is not None else ():
+        if link is not None and link.gen is not None and link.gen > 1:
+            return link.gen
+    below, stack = [0], list(spot.children)
+    while stack:
+        child = stack.pop()
+        stack += child.children
+        if child.name in links.of:
+            below.append(links.of[child.name].gen)
+    return max(below)
+
+
+def _peers(sketch: Sketch, gpus: Parts, sockets: Parts) -> tuple[list[dict[str, Any]], list[Remark]]:
+    remarks: list[Remark] = []
+    found: list[dict[str, Any]] = []
+    names = [spot.name for spot in sketch.sockets.values()]
+    for a, b in combinations(names, 2):
+        part = identify.socket_link(sockets.of[a])
+        found.append({"between": [a, b], "part": part})
+    if len(names) > 1:
+        link = identify.socket_link(sockets.of[names[0]])
+        remarks.append(Remark("assumed", f"link between the sockets: not said; {link} (what such sockets are joined by)"))
+    counts: dict[str, list[str]] = {}
+    for pair, links in sorted(sketch.bridges.items(), key=lambda item: sorted(item[0])):
+        a, b = sorted(pair, key=lambda name: int(name[3:]))
+        part = identify.nvlink_part(gpus.of[a], links)
+        found.append({"between": [a, b], "part": part})
+        counts.setdefault(part, []).append(f"{a}-{b}")
+    for part, pairs in counts.items():
+        shown = ", ".join(pairs[:4]) + (f" and {len(pairs) - 4} more" if len(pairs) > 4 else "")
+        remarks.append(Remark("assumed", f"NVLink of {shown}: {part} (its rate is the part's, not measured here)"))
+    return found, remarks
+
+
+def _nodes(sketch: Sketch, parts: dict[str, str], links: dict[str, PcieLink]) -> dict[str, dict[str, Any]]:
+    if len(sketch.sockets) + len(sketch.spots) > MAX_NODES:
+        raise InputError(f"the box has more than {MAX_NODES} nodes; give the part of the files that shows its GPUs")
+    found: dict[str, dict[str, Any]] = {spot.name: {"kind": "socket", "part": parts[spot.name]} for spot in sketch.sockets.values()}
+    for kind in ("root_port", "switch", "gpu", "nic"):
+        spots = [spot for spot in sketch.spots if spot.kind == kind]
+        if kind == "gpu":
+            spots.sort(key=lambda spot: int(spot.name[3:]))
+        for spot in spots:
+            node: dict[str, Any] = {"kind": kind}
+            if spot.name in parts:
+                node["part"] = parts[spot.name]
+            node["parent"] = spot.parent.name if spot.parent is not None else None
+            if spot.name in links:
+                link = links[spot.name]
+                node["link"] = f"gen{link.gen} x{link.width}"
+            if spot.bus is not None:
+                node["bus"] = spot.bus
+            if kind in ("gpu", "nic") and spot.numa is not None and spot.numa <= 63:
+                node["numa"] = spot.numa
+            found[spot.name] = node
+    return found
+
+
+def _texts(remarks: Sequence[Remark], kinds: tuple[str, ...]) -> list[str]:
+    texts = []
+    for remark in remarks:
+        if remark.kind in kinds:
+            where = Path(remark.source).name + (f":{remark.line}" if remark.line else "") if remark.source else ""
+            texts.append((f"{remark.text} ({where})" if where else remark.text)[:_MOST_TEXT])
+    texts = [re.sub(r"[\x00-\x1f\x7f-\x9f]", " ", text) for text in dict.fromkeys(texts)]
+    return texts[:_MOST_TEXTS]
+
+
+def _title(sketch: Sketch, gpus: Parts, sockets: Parts) -> str:
+    counts: dict[str, int] = {}
+    for spot in sketch.gpus():
+        counts[gpus.of[spot.name]] = counts.get(gpus.of[spot.name], 0) + 1
+    what = ", ".join(f"{count}x {catalog.load_gpu(name).title}" for name, count in counts.items())
+    switches = sum(spot.kind == "switch" for spot in sketch.spots)
+    where = f"{switches} switch{'es' if switches != 1 else ''}" if switches else "root ports"
+    sides = len(sketch.sockets)
+    what += " (model assumed)" if gpus.silent else ""
+    return f"{what} on {where}, {sides} socket{'s' if sides != 1 else ''} ({', '.join(sorted(set(sockets.of.values())))})"
+
+
+def _name_of(files: Sequence[Imported]) -> str:
+    stem = re.sub(r"[^a-z0-9._+-]+", "-", Path(files[0].source).stem.lower()).strip("-._+")[:60]
+    return f"imported-{stem}" if stem else "imported-box"
+
+
+def _no_gpus(files: Sequence[Imported]) -> str:
+    held = "; ".join(f"{one.source}: {', '.join(one.formats)}" for one in files[:3])
+    return f"{held}\nnothing here says which GPUs the box has; add `nvidia-smi topo -m`, `sudo lspci -vvv` or an NCCL topology dump"
+
+
+def path_matrices(box: Gathered) -> list[tuple[MatrixFact, str]]:
+    """The matrices of path words, for a check against the tree that was built."""
+    return [(matrix, source) for matrix, source in box.matrices if matrix.kind == "path"]

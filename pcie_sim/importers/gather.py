@@ -1,0 +1,148 @@
+"""Several files about one box: devices matched by bus id, the better evidence first, disagreements said."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
+
+from pcie_sim.importers.facts import BoxFacts, CclFact, CpuFact, DeviceFact, GpuFact, HostFact, LinkFact, MatrixFact
+from pcie_sim.importers.imported import Imported, Launch
+from pcie_sim.importers.source import Remark
+from pcie_sim.specs.measurement import MeasurementSet
+
+TREE_RANK = ("lspci-vvv", "nccl-topo", "hwloc", "nccl-debug", "lspci-t")
+"""Formats that draw a tree, by what they know of it: lspci prints every port with what it can and does, NCCL's XML switches with links
+in force, hwloc bridges without roles, NCCL's log the tree in bandwidths, lspci -t no link at all."""
+
+
+@dataclass
+class Gathered:
+    """The facts of all files in one place."""
+
+    devices: dict[str, DeviceFact] = field(default_factory=dict)
+    device_source: dict[str, str] = field(default_factory=dict)
+    tree_source: str | None = None
+    cpus: tuple[CpuFact, ...] = ()
+    host: HostFact | None = None
+    gpus: list[tuple[GpuFact, str]] = field(default_factory=list)
+    matrices: list[tuple[MatrixFact, str]] = field(default_factory=list)
+    ccl: list[tuple[CclFact, str]] = field(default_factory=list)
+    measurements: list[tuple[MeasurementSet, str]] = field(default_factory=list)
+    launches: list[tuple[Launch, str]] = field(default_factory=list)
+    iommu: bool | None = None
+    acs_redirect: bool | None = None
+    remarks: list[Remark] = field(default_factory=list)
+    sources: list[str] = field(default_factory=list)
+
+    def gpu_devices(self) -> list[DeviceFact]:
+        """The GPUs of the tree."""
+        return [device for device in self.devices.values() if device.kind == "gpu"]
+
+
+def gather(files: Sequence[Imported]) -> Gathered:
+    """Put the facts of ``files`` together. The first tree in :data:`TREE_RANK` is the tree; others fill what it leaves open."""
+    found = Gathered(sources=[one.source for one in files])
+    trees = [one for one in files if any(device.kind == "gpu" for device in one.box.devices)]
+    trees.sort(key=_rank)
+    bare = [one for one in files if one not in trees]
+    for one in trees:
+        _add_tree(found, one)
+    for one in (*trees, *bare):
+        _add_flat(found, one)
+    return found
+
+
+def _rank(one: Imported) -> int:
+    return min((TREE_RANK.index(name) for name in one.formats if name in TREE_RANK), default=len(TREE_RANK))
+
+
+def _add_tree(found: Gathered, one: Imported) -> None:
+    gpus = {device.key for device in one.box.devices if device.kind == "gpu"}
+    if found.tree_source is None:
+        found.tree_source = one.source
+        found.cpus = one.box.cpus
+        for device in one.box.devices:
+            found.devices[device.key] = device
+            found.device_source[device.key] = one.source
+        return
+    known = {device.key for device in found.gpu_devices()}
+    shared = known & gpus
+    if gpus and not shared:
+        text = f"its GPUs ({_some(sorted(gpus))}) are not those of {found.tree_source} ({_some(sorted(known))}): its tree is left out"
+        found.remarks.append(Remark("conflict", text, one.source))
+        return
+    missing = sorted(known - gpus) if not any(name == "nccl-debug" for name in one.formats) else []
+    if missing:
+        found.remarks.append(Remark("conflict", f"does not list {_some(missing)} of {found.tree_source}", one.source))
+    extra = sorted(gpus - known)
+    if extra:
+        found.remarks.append(Remark("conflict", f"lists {_some(extra)}, which {found.tree_source} does not: left out", one.source))
+    for device in one.box.devices:
+        mine = found.devices.get(device.key)
+        if mine is not None:
+            found.devices[device.key] = _filled(mine, device, found, one.source)
+    if not any(cpu.vendor or cpu.name for cpu in found.cpus):
+        found.cpus = tuple(_cpu_filled(cpu, one.box.cpus) for cpu in found.cpus)
+
+
+def _cpu_filled(cpu: CpuFact, others: Iterable[CpuFact]) -> CpuFact:
+    other = next((one for one in others if one.numa == cpu.numa and (one.vendor or one.name or one.cpus or one.package is not None)), None)
+    return cpu if other is None else _fill(cpu, other)
+
+
+def _fill(mine: Any, other: Any, skip: tuple[str, ...] = ("key",)) -> Any:
+    """``mine`` with what only ``other`` says."""
+    gaps = {}
+    for one in fields(mine):
+        value = getattr(mine, one.name)
+        if one.name not in skip and value in (None, "", ()) and getattr(other, one.name) not in (None, "", ()):
+            gaps[one.name] = getattr(other, one.name)
+    return replace(mine, **gaps) if gaps else mine
+
+
+def _filled(mine: DeviceFact, other: DeviceFact, found: Gathered, source: str) -> DeviceFact:
+    """``mine`` with what only ``other`` says, and a remark for each thing that both say differently. Parents are never taken over."""
+    first = found.device_source[mine.key]
+    if mine.numa is not None and other.numa is not None and mine.numa != other.numa:
+        text = f"{mine.key} is on NUMA node {other.numa}; {first} says {mine.numa}, which is kept"
+        found.remarks.append(Remark("conflict", text, source, other.line))
+    a, b = mine.link, other.link
+    if a is not None and b is not None and a.width is not None and b.width is not None and a.width != b.width:
+        found.remarks.append(Remark("conflict", f"{mine.key}: x{b.width}; {first} says x{a.width}, which is kept", source, other.line))
+    merged: DeviceFact = _fill(mine, other, ("key", "parent", "cpu", "kind", "role", "link", "link_max", "line"))
+    return replace(merged, link=_link(mine.link, other.link), link_max=_link(mine.link_max, other.link_max))
+
+
+def _link(mine: LinkFact | None, other: LinkFact | None) -> LinkFact | None:
+    if mine is None or other is None:
+        return mine or other
+    return LinkFact(mine.gen if mine.gen is not None else other.gen, mine.width if mine.width is not None else other.width)
+
+
+def _add_flat(found: Gathered, one: Imported) -> None:
+    box: BoxFacts = one.box
+    found.gpus += [(gpu, one.source) for gpu in box.gpus]
+    found.matrices += [(matrix, one.source) for matrix in box.matrices]
+    found.ccl += [(ccl, one.source) for ccl in box.ccl]
+    found.measurements += [(measured, one.source) for measured in one.measurements]
+    if one.launch is not None:
+        found.launches.append((one.launch, one.source))
+    found.remarks += one.remarks
+    if box.host is not None:
+        found.host = box.host if found.host is None else _fill(found.host, box.host, ())
+    if not found.cpus and box.cpus and found.tree_source is None:
+        found.cpus = box.cpus
+    elif found.tree_source is not None and one.source != found.tree_source and box.cpus and not box.devices:
+        found.cpus = tuple(_cpu_filled(cpu, box.cpus) for cpu in found.cpus)
+    for name in ("iommu", "acs_redirect"):
+        mine, other = getattr(found, name), getattr(box, name)
+        if mine is None:
+            setattr(found, name, other)
+        elif other is not None and other != mine:
+            word = "IOMMU translation" if name == "iommu" else "ACS redirect"
+            found.remarks.append(Remark("conflict", f"{word} {'on' if other else 'off'}; another file says otherwise", one.source))
+
+
+def _some(names: Sequence[str], most: int = 4) -> str:
+    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")

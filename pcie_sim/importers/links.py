@@ -1,0 +1,81 @@
+"""Which link a node has to its parent, from what its two ends say."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from pcie_sim.importers.facts import GpuFact, LinkFact
+from pcie_sim.importers.parts import span
+from pcie_sim.importers.sketch import Spot
+from pcie_sim.importers.source import Remark
+from pcie_sim.specs.gpu import PcieLink
+
+_IDLE_GEN = 1
+"""Idle GPUs train down to Gen1, and the switch ports above them with them."""
+
+
+@dataclass
+class Links:
+    """Links by node name; what was assumed is kept by its reason, so that eight equal GPUs make one line."""
+
+    of: dict[str, PcieLink] = field(default_factory=dict)
+    assumed: dict[tuple[str, str], list[str]] = field(default_factory=dict)
+    remarks: list[Remark] = field(default_factory=list)
+
+    def decide(self, spot: Spot, own: PcieLink, fact: GpuFact | None, whose: str) -> None:
+        """The link of ``spot`` whose part offers ``own``.
+
+        Generation: the lower of what both ends can where a file says that; else the one in force, unless it is Gen1 (an idle GPU), which
+        says nothing. Width: the one in force (it does not change when a GPU idles), else what both ends can. The rest is the part's.
+        """
+        device, port = spot.device, spot.port
+        current = _both(device.link if device is not None else None, fact.link if fact is not None else None)
+        current = _both(current, port.link if port is not None else None)
+        mine = _both(device.link_max if device is not None else None, fact.link_max if fact is not None else None)
+        theirs = port.link_max if port is not None else None
+        gen = _least(mine.gen if mine is not None else None, theirs.gen if theirs is not None else None)
+        idle = False
+        if gen is None and current is not None and current.gen is not None:
+            idle = current.gen <= _IDLE_GEN < own.gen
+            gen = None if idle else current.gen
+        width = current.width if current is not None and current.width is not None else None
+        if width is None:
+            width = _least(mine.width if mine is not None else None, theirs.width if theirs is not None else None)
+        self._say(spot, own, gen, width, whose, idle=idle)
+        if gen is not None and gen > own.gen:
+            text = f"a link of Gen{gen}, but {whose} has Gen{own.gen}: Gen{own.gen} taken (a file edited by hand, or another device)"
+            self.assumed.setdefault((text, "conflict"), []).append(spot.name)
+            gen = own.gen
+        self.of[spot.name] = PcieLink.model_validate({"gen": gen or own.gen, "width": width or own.width})
+
+    def _say(self, spot: Spot, own: PcieLink, gen: int | None, width: int | None, whose: str, *, idle: bool) -> None:
+        if idle and gen is None:
+            text = f"Gen1 in force is what an idle GPU shows; gen{own.gen} ({whose}'s own) assumed"
+        elif gen is None and width is None:
+            text = f"not said; gen{own.gen} x{own.width} ({whose}'s own) assumed"
+        elif gen is None:
+            text = f"generation not said; gen{own.gen} ({whose}'s own) assumed"
+        elif width is None:
+            text = f"width not said; x{own.width} ({whose}'s own) assumed"
+        else:
+            return
+        self.assumed.setdefault((text, "assumed"), []).append(spot.name)
+
+    def said(self) -> list[Remark]:
+        """One remark for each reason, naming its nodes."""
+        found = []
+        for (text, kind), names in self.assumed.items():
+            word = "uplink" if names[0].startswith("sw") else "link"
+            found.append(Remark("conflict" if kind == "conflict" else "assumed", f"{word} of {span(names)}: {text}"))
+        return [*self.remarks, *found]
+
+
+def _both(first: LinkFact | None, second: LinkFact | None) -> LinkFact | None:
+    if first is None or second is None:
+        return first or second
+    return LinkFact(first.gen if first.gen is not None else second.gen, first.width if first.width is not None else second.width)
+
+
+def _least(first: int | None, second: int | None) -> int | None:
+    known = [one for one in (first, second) if one is not None]
+    return min(known) if known else None

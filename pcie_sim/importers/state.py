@@ -1,0 +1,155 @@
+"""Settings of a box (peer access, ACS, IOMMU, payload, the collective library) from what files say of it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import ValidationError
+
+from pcie_sim.importers.facts import MatrixFact
+from pcie_sim.importers.gather import Gathered
+from pcie_sim.importers.sketch import Sketch
+from pcie_sim.importers.source import Remark, quoted
+from pcie_sim.specs.machine import SettingsSpec
+
+_ENV = re.compile(r"(?:NCCL|RCCL)_[A-Z0-9_]{1,70}")
+_REFUSED = {"NS", "GNS", "CNS", "TNS", "DR", "DS"}
+_WHERE = ("NCCL_SOCKET_IFNAME", "NCCL_HOSTID", "NCCL_COMM_ID", "NCCL_CONF_FILE")
+_FILES = ("NCCL_GRAPH_FILE", "NCCL_TOPO_FILE")
+_ABOUT_P2P = ("", "r", "w", "p", "read", "write", "prop")
+
+
+def settings_of(found: Gathered, sketch: Sketch) -> tuple[SettingsSpec, list[Remark]]:
+    """The settings, and what was assumed, left out or contradictory on the way."""
+    remarks: list[Remark] = []
+    data: dict[str, Any] = {"p2p": _p2p(found, remarks), "acs": "on" if _acs(found, sketch, remarks) else "off"}
+    data["iommu"] = "on" if found.iommu else "off"
+    payload = _payload(sketch)
+    if payload is not None:
+        data["max_payload"] = payload
+    version, name = _version(found, remarks)
+    if version is not None:
+        data["ccl"] = {"name": name, "version": version}
+    env = _env(found, remarks)
+    if env:
+        data["env"] = env
+    try:
+        return SettingsSpec.model_validate(data), remarks
+    except ValidationError as exc:  # one odd value of a log must not cost the whole box
+        bad = {str(error["loc"][1]) for error in exc.errors() if error["loc"][0] == "env" and len(error["loc"]) > 1}
+        kept = {key: value for key, value in env.items() if key not in bad}
+        remarks.append(Remark("ignored", f"values of {', '.join(sorted(bad)) or 'the library'} that are no plain text"))
+        data["env"] = kept
+        if not bad:
+            data.pop("ccl", None)
+        return SettingsSpec.model_validate(data), remarks
+
+
+def _p2p(found: Gathered, remarks: list[Remark]) -> str:
+    """``on`` or ``off`` where every pair says so, the driver's tables before the connectivity test; else ``auto``."""
+    answers: list[tuple[bool, str, int | None]] = []
+    for matrix, source in found.matrices:
+        if matrix.kind == "p2p_status" and matrix.access.lower() not in _ABOUT_P2P:
+            continue
+        if matrix.kind in ("p2p_status", "peer_access"):
+            cells = [_granted(cell) for cell in _off_diagonal(matrix)]
+            known = [cell for cell in cells if cell is not None]
+            if not known:
+                continue
+            if any(known) and not all(known):
+                text = f"peer access is granted to {sum(known)} of {len(known)} ordered pairs: left to the driver's rule (p2p: auto)"
+                remarks.append(Remark("conflict", text, source, matrix.line))
+                continue
+            answers.append((all(known), source, matrix.line))
+    if not answers:
+        return "auto"
+    first = answers[0]
+    for other in answers[1:]:
+        if other[0] != first[0]:
+            text = f"peer access {'granted' if other[0] else 'refused'}; {first[1]} says otherwise and is kept"
+            remarks.append(Remark("conflict", text, other[1], other[2]))
+    return "on" if first[0] else "off"
+
+
+def _granted(cell: str | float | None) -> bool | None:
+    if isinstance(cell, str):
+        return True if cell == "OK" else False if cell in _REFUSED else None
+    return None if cell is None else bool(cell)
+
+
+def _off_diagonal(matrix: MatrixFact) -> list[str | float | None]:
+    return [cell for i, row in enumerate(matrix.cells) for j, cell in enumerate(row) if i != j]
+
+
+def _acs(found: Gathered, sketch: Sketch, remarks: list[Remark]) -> bool:
+    """Whether peer traffic is redirected: a port on the way of a GPU has request redirect on."""
+    ports = {spot.port.key: spot.port for spot in sketch.spots if spot.port is not None}
+    ports |= {spot.device.key: spot.device for spot in sketch.spots if spot.device is not None and spot.kind != "gpu"}
+    states = {key: port.acs_redirect for key, port in ports.items() if port.acs_redirect is not None}
+    on = sorted(key for key, state in states.items() if state)
+    if on and len(on) < len(states):
+        text = f"ACS redirect is on at {len(on)} of {len(states)} ports above GPUs ({', '.join(on[:4])}): taken as on"
+        remarks.append(Remark("note", text, found.tree_source or ""))
+    if not states:
+        return bool(found.acs_redirect)
+    return bool(on)
+
+
+def _payload(sketch: Sketch) -> int | None:
+    sizes = [spot.device.max_payload for spot in sketch.spots if spot.device is not None and spot.device.max_payload is not None]
+    least = min(sizes, default=None)
+    return least if least in (128, 256, 512) else None
+
+
+def _version(found: Gathered, remarks: list[Remark]) -> tuple[str | None, str]:
+    said: dict[str, str] = {}
+    for ccl, source in found.ccl:
+        if ccl.version is not None:
+            said.setdefault(ccl.version, source)
+    name = next((ccl.name for ccl, _ in found.ccl), "nccl")
+    if not said:
+        for measured, source in found.measurements:
+            if measured.software.ccl.version is not None:
+                said.setdefault(measured.software.ccl.version, source)
+                name = "rccl" if (measured.software.ccl.name or "").lower() == "rccl" else name
+    if not said:
+        text = "version of the collective library: no file says it; NCCL 2.28 (the first lines of an NCCL_DEBUG=INFO log say it)"
+        remarks.append(Remark("assumed", text))
+        return None, name
+    (first, source), *others = said.items()
+    if others:
+        more = ", ".join(f"{version} ({where})" for version, where in others[:3])
+        remarks.append(Remark("conflict", f"collective library {first} ({source}) and {more}: the first is kept"))
+    match = re.match(r"[0-9]{1,4}\.[0-9]{1,3}(?:\.[0-9]{1,3})?", first)
+    return (match.group() if match is not None else None), name
+
+
+def _env(found: Gathered, remarks: list[Remark]) -> dict[str, str]:
+    env: dict[str, str] = {}
+    told: dict[str, str] = {}
+    for source, one in _environments(found):
+        for key, value in one.items():
+            if not _ENV.fullmatch(key) or _private(key):
+                continue
+            value = value.replace("\\", "/").rsplit("/", 1)[-1] if key in _FILES else value  # noqa: PLW2901 - where a file lies is private
+            if key in env and env[key] != value:
+                text = f"{key}={quoted(value, 30)}; {told[key]} has {quoted(env[key], 30)}, which is kept"
+                remarks.append(Remark("conflict", text, source))
+            elif len(env) < 200:
+                env.setdefault(key, value)
+                told.setdefault(key, source)
+    return env
+
+
+def _environments(found: Gathered) -> list[tuple[str, Mapping[str, str]]]:
+    """Logs before commands, measurements last: what the library itself printed is what was in force."""
+    logs = [(source, ccl.env) for ccl, source in found.ccl]
+    commands = [(source, launch.env) for launch, source in found.launches]
+    return [*logs, *commands, *((source, measured.software.env) for measured, source in found.measurements)]
+
+
+def _private(key: str) -> bool:
+    """File names and interface lists say where and who, and change no prediction inside a box."""
+    return key.startswith("NCCL_DEBUG") or key in _WHERE or ("_FILE" in key and key not in _FILES)
