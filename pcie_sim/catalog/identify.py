@@ -63,6 +63,17 @@ def switch_by_id(vendor: int, device: int) -> str | None:
     return _by_id("parts", "switches", vendor, device, None)
 
 
+def switch_by_name(text: str) -> str | None:
+    """The switch part whose printed name stands in ``text`` (``Broadcom / LSI PEX890xx PCIe Gen 5 Switch``). None: not in the catalog."""
+    low = " ".join(text[:LONGEST].lower().split())
+    fitting = [name for name in known("parts").get("switch_names", {}) if name in low]
+    if fitting:
+        return str(known("parts")["switch_names"][max(fitting, key=len)])
+    unnamed = unnamed_id(text)
+    found = known("parts").get("switches", {}).get(unnamed) if unnamed is not None else None
+    return None if found is None else str(found)
+
+
 def nic_by_id(vendor: int, device: int) -> str | None:
     """The network card with that PCI id. None: not in the catalog."""
     return _by_id("parts", "nics", vendor, device, None)

@@ -69,12 +69,14 @@ def _gpu_index() -> dict[str, dict[str, Any]]:
 
 def _part_index() -> dict[str, dict[str, Any]]:
     switches, nics = _Ids("switches"), _Ids("nics")
+    switch_names: dict[str, Any] = {}
     sockets: dict[str, Any] = {}
     nvlinks: dict[str, Any] = {}
     for name in lookup.names("parts"):
         part = load_part(name)
         if isinstance(part, SwitchPart):
             switches.add_ids(name, part.pci_ids)
+            switch_names |= {text: name for text in part.printed_names}
         elif isinstance(part, NicPart):
             nics.add_ids(name, part.pci_ids)
             nics.add_names(name, part.printed_names, "printed")
@@ -83,7 +85,14 @@ def _part_index() -> dict[str, dict[str, Any]]:
             sockets[name] = {"vendor": part.vendor, "cpus": rules}
         elif isinstance(part, InterconnectPart) and part.capabilities:
             nvlinks[name] = {"links": part.links, "capabilities": list(part.capabilities)}
-    return {"switches": switches.ids, "nics": nics.ids, "nic_names": nics.names, "sockets": sockets, "nvlinks": nvlinks}
+    return {
+        "switches": switches.ids,
+        "switch_names": switch_names,
+        "nics": nics.ids,
+        "nic_names": nics.names,
+        "sockets": sockets,
+        "nvlinks": nvlinks,
+    }
 
 
 def id_text(kind: Kind) -> str:

@@ -331,8 +331,8 @@ def _judge(reading: _Reading) -> None:
         add(source.remark("ignored", text, min(reading.virtual_nets.values())))
     own = [device for device in reading.devices.values() if _cards_own(device, reading)]
     if own:
-        text = f"{len(own)} of the bridges have one AMD GPU below and nothing else: likely the cards' own; the tree keeps them as switches"
-        add(source.remark("note", text, own[0].line))
+        text = f"{len(own)} of the bridges have one AMD GPU below and nothing else: taken for the cards' own, not for switches"
+        add(source.remark("assumed", text, own[0].line))
     texts: dict[str, tuple[RemarkKind, str]] = {
         "outside": ("assumed", "<pci> outside of any <cpu>: its NUMA node is not said"),
         "cpu twice": ("conflict", "another <cpu> with the same numaid: kept as a CPU of its own"),

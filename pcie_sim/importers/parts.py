@@ -139,7 +139,7 @@ def socket_parts(sketch: Sketch, host: HostFact | None) -> Parts:
     silent: list[str] = []
     for number, spot in sketch.sockets.items():
         cpu = sketch.cpu_of.get(number, CpuFact("cpu"))
-        vendor = cpu.vendor or (host.cpu_vendor if host is not None else "")
+        vendor = cpu.vendor or (host.cpu_vendor if host is not None else "") or _maker_of_ports(spot)
         family = cpu.family if cpu.family is not None else host.family if host is not None else None
         model = cpu.model if cpu.model is not None else host.model if host is not None else None
         name = cpu.name or (host.cpu_name if host is not None else "")
@@ -150,7 +150,9 @@ def socket_parts(sketch: Sketch, host: HostFact | None) -> Parts:
         parts.of[spot.name] = match.name
         if not match.exact:
             numbers = f" family {family} model {model}" if family is not None and model is not None else ""
-            parts.assume(f"CPU {quoted(name or vendor + numbers)}: {match.name} taken ({match.why})")
+            parts.assume(
+                f"CPU {quoted(name or vendor + numbers)}: {match.name} taken ({match.why})" + ("" if name else "; `lscpu` says more")
+            )
     if silent:
         default = identify.assumed_defaults()["socket"]
         parts.of |= dict.fromkeys(silent, default.name)
@@ -158,9 +160,18 @@ def socket_parts(sketch: Sketch, host: HostFact | None) -> Parts:
     return parts
 
 
+def _maker_of_ports(socket: Spot) -> str:
+    """The maker in the name of a root port (``Advanced Micro Devices, Inc. [AMD] ...``): it is part of the processor."""
+    names = [spot.device.name for spot in socket.children if spot.kind == "root_port" and spot.device is not None and spot.device.name]
+    return names[0] if names else ""
+
+
 def switch_part(device: DeviceFact | None) -> str | None:
-    """The switch chip by its PCI id; None where it is not known."""
-    return identify.switch_by_id(*device.ids) if device is not None and device.ids is not None else None
+    """The switch chip by its PCI id or printed name; None where it is not known."""
+    if device is None:
+        return None
+    by_id = identify.switch_by_id(*device.ids) if device.ids is not None else None
+    return by_id or (identify.switch_by_name(device.name) if device.name else None)
 
 
 def nic_part(device: DeviceFact) -> str | None:

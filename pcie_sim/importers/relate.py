@@ -69,8 +69,8 @@ class Related:
 def relate(spec: TopologySpec, files: Sequence[Imported], *, gathered: Gathered | None = None) -> Related:
     """The facts of ``files`` by the node names of ``spec``.
 
-    Devices are matched by bus id. What only numbers its GPUs (a matrix, a log's ranks) is matched by bus id where the file gives one for the
-    number, else by bus order, which is the order of nvidia-smi and of CUDA with CUDA_DEVICE_ORDER=PCI_BUS_ID.
+    Devices are matched by bus id. What only numbers its GPUs (a matrix, a log's ranks) is matched by bus id where a file gives one for
+    the number, else by bus order, which is the order of nvidia-smi and of CUDA with CUDA_DEVICE_ORDER=PCI_BUS_ID.
     """
     found = gathered if gathered is not None else gather(files)
     node_at = {bus: name for name, node in spec.nodes.items() if node.bus is not None and (bus := bus_id(node.bus)) is not None}

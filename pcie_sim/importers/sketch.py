@@ -13,6 +13,7 @@ from pcie_sim.importers.source import Remark
 
 MOST_GPUS = 256
 _MOST_DEPTH = 32
+_AMD, _ATI = 0x1022, 0x1002
 
 
 @dataclass
@@ -156,9 +157,9 @@ def _grow(
         next_port: DeviceFact | None = device
     elif device.role == "downstream" and parent.kind == "switch":
         spot, next_port = parent, device
-    elif _is_card(device, below):
+    elif (card := _on_card(device, children)) is not None:
         # The bridge of a card in front of its one GPU: the slot's link is the bridge's, and nothing is shared behind it.
-        slot = replace(below[0], link=device.link or below[0].link, link_max=device.link_max or below[0].link_max, numa=below[0].numa)
+        slot = replace(card, link=device.link or card.link, link_max=device.link_max or card.link_max)
         _grow(sketch, slot, parent, port, children, nics, numa, depth + 1)
         return
     else:
@@ -169,12 +170,31 @@ def _grow(
         _grow(sketch, child, spot, next_port, children, nics, numa, depth + 1)
 
 
-def _is_card(device: DeviceFact, below: Sequence[DeviceFact]) -> bool:
-    """A bridge by the maker of the one GPU below it."""
-    if len(below) != 1 or device.ids is None:
-        return False
-    one = below[0]
-    return one.kind == "gpu" and one.ids is not None and one.ids[0] == device.ids[0]
+def _on_card(device: DeviceFact, children: Mapping[str | None, list[DeviceFact]]) -> DeviceFact | None:
+    """The one GPU behind a bridge that is part of its card: bridges of the GPU's own maker (AMD's and Intel's cards have them), or, where
+    no ids are printed, any bridge above nothing but one AMD GPU (RCCL's files).
+    """
+    one = device
+    for _ in range(_MOST_DEPTH):
+        below = children.get(one.key, [])
+        if len(below) != 1:
+            return None
+        one = below[0]
+        if one.kind == "gpu":
+            break
+        if not _same_maker(one, device):
+            return None
+    if one.kind != "gpu":
+        return None
+    if device.ids is not None and one.ids is not None:
+        return one if _same_maker(device, one) else None
+    return one if device.ids is None and one.ids is None and one.name.startswith("gfx") else None
+
+
+def _same_maker(a: DeviceFact, b: DeviceFact) -> bool:
+    """Vendor ids 1022 (AMD) and 1002 (ATI, now AMD) are one maker; unknown ids are taken for the same."""
+    makers = [{_AMD: _ATI}.get(one.ids[0], one.ids[0]) for one in (a, b) if one.ids is not None]
+    return len(set(makers)) < 2
 
 
 def _rename_in_order(sketch: Sketch) -> None:

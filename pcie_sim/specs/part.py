@@ -124,6 +124,8 @@ class SwitchPart(Spec):
     title: Text
     aliases: tuple[Name, ...] = ()
     pci_ids: tuple[PciId, ...] = ()
+    printed_names: tuple[Text, ...] = ()
+    """Lower-case pieces of the names that lspci prints for its ports; the longest that fits decides."""
     upstream: PcieLink
     latency: Quantity
     """Added one-way cut-through latency, s."""
