@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from pcie_sim.cli.options import EnvOption, JsonOption, NcclOption, OutputOption, P2pOption, parse_env
+from pcie_sim.cli.options import EnvOption, GpuOption, JsonOption, NcclOption, OutputOption, P2pOption, parse_env
 from pcie_sim.cli.output import check_output, emit, files_of
 
 FOUND = 1
@@ -23,7 +23,7 @@ def doctor(
         list[str] | None,
         typer.Argument(metavar="[LOG]...", help="More about the same box: NCCL_DEBUG logs, nccl-tests tables, copy tests, serve commands."),
     ] = None,
-    gpu: Annotated[str | None, typer.Option("--gpu", metavar="G", help="The GPU model, where no file says it.")] = None,
+    gpu: GpuOption = None,
     env: EnvOption = None,
     nccl: NcclOption = None,
     p2p: P2pOption = None,

@@ -5,13 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 from pcie_sim import catalog
-from pcie_sim.doctor.exam import UNPRICED, Exam, at, dear, finding, severity
+from pcie_sim.doctor.exam import UNPRICED, Exam, at, dear, finding, said, severity
 from pcie_sim.doctor.registry import check
 from pcie_sim.importers.facts import DeviceFact
 from pcie_sim.results.finding import Finding, Severity
 from pcie_sim.specs.part import PciePart
 from pcie_sim.units import format_bytes
 
+_SIZES = (128, 256, 512)
+"""MaxPayload that predictions know (the standard has up to 4096)."""
 _FULL = 256
 """What NVIDIA GPUs can (their MaxPayload capability); smaller is a setting."""
 
@@ -19,44 +21,53 @@ _FULL = 256
 @check("acs", "ACS request redirect is off", needs="ACSCtl of the ports: `sudo lspci -vvv`")
 def acs(exam: Exam) -> list[Finding] | None:
     """Request redirect sends peer traffic up to the root complex, even between two GPUs of one switch."""
-    ports = exam.related.acs_ports
+    ports = _above_gpus(exam)
     on = [port for port in ports if port.acs_redirect]
     if not ports and exam.box.settings.acs == "off":
         return None
-    if not on and exam.box.settings.acs == "off":
+    if not on and (ports or exam.box.settings.acs == "off"):
         return []
-    costs = exam.costs(exam.set(acs="off"), exam.set(acs="on"))
-    opened = exam.set(acs="on", p2p="on", env={"NCCL_P2P_LEVEL": "SYS", "NCCL_P2P_DISABLE": "0"})
+    switches = [port for port in on if port.kind != "root_port"]
     evidence = []
     if on:
-        switch = sum(port.kind != "root_port" for port in on)
         where = ", ".join(_port(exam, port) for port in on[:6]) + (f" and {len(on) - 6} more" if len(on) > 6 else "")
-        evidence.append(f"request redirect is on at {len(on)} of {len(ports)} ports ({switch} of switches): {where}")
-    elif exam.box.settings.acs == "on":
+        evidence.append(f"request redirect is on at {len(on)} of {len(ports)} ports above GPUs ({len(switches)} of switches): {where}")
+    else:
         evidence.append("settings of the topology file: acs on")
     same = [(a, b) for a, b in exam.pairs if exam.box.path_type(a, b) in ("PIX", "PXB")]
-    if same:
+    turned = bool(same) and (bool(switches) or not on)
+    costs = exam.costs(exam.set(acs="off"), exam.set(acs="on")) if turned else ()
+    if turned:
         evidence.append(f"{len(same)} of {len(exam.pairs)} ordered pairs share a switch: their traffic goes up its uplink and down again")
-    elif not dear(costs):
-        evidence.append("no two GPUs share a switch: traffic goes through the root complex anyway")
-    moot = same and all(exam.box.transport(a, b).kind != "P2P" for a, b in same)
-    if moot:
-        late = exam.costs(exam.opened(), opened)
-        if dear(late):
-            evidence.append("it costs nothing while peer-to-peer is refused, but would as soon as it is granted")
+        if not dear(costs) and all(exam.box.transport(a, b).kind != "P2P" for a, b in same):
+            evidence.append("little is lost while peer-to-peer is refused; more as soon as it is granted")
+    else:
+        evidence.append("between root ports traffic goes through the root complex anyway")
     advice = (
         "bare metal: ACS off in the BIOS, or cleared at every port after boot: `sudo setpci -s PORT ECAP_ACS+6.w=0000` "
         "(switch ports and root ports)",
         "virtual machines with passed-through GPUs usually need it: then count on the slower path",
     )
-    return [finding("acs", "ACS request redirect is on", severity(costs), evidence, costs=costs, advice=advice, nodes=_below(exam, on))]
+    words = "" if turned else None
+    level = severity(costs)
+    nodes = _below(exam, on)
+    return [finding("acs", "ACS request redirect is on", level, evidence, costs=costs, cost=words, advice=advice, nodes=nodes)]
+
+
+def _above_gpus(exam: Exam) -> list[DeviceFact]:
+    """Ports with an ACS capability on the way of GPUs; all of them where the files do not show which those are."""
+    chains = {node for gpu in exam.box.gpus for node in exam.box.chain(gpu)}
+    keys = {port.key for node, port in exam.related.above.items() if node in chains}
+    keys |= {fact.key for node, fact in exam.related.devices.items() if node in chains and node not in exam.box.gpus}
+    found = [port for port in exam.related.acs_ports if port.key in keys]
+    return found or list(exam.related.acs_ports)
 
 
 def _port(exam: Exam, port: DeviceFact) -> str:
     node = next((name for name, above in exam.related.above.items() if above.key == port.key), None)
     shown = f"{port.bus or port.key}" + (f" above {node}" if node else "")
-    where = at("", port.line) if port.line is None else f"line {port.line}"
-    return f"{shown}{f', {where}' if where else ''}"
+    files = set(exam.related.device_source.values())
+    return said(shown, at(files.pop() if len(files) == 1 else "", port.line) or (f"line {port.line}" if port.line else ""))
 
 
 def _bar1(exam: Exam, gpu: str) -> int | None:
@@ -100,7 +111,7 @@ def iommu(exam: Exam) -> list[Finding] | None:
 @check("max-payload", "packets as large as the devices can", needs="DevCap and DevCtl MaxPayload: `sudo lspci -vvv`")
 def max_payload(exam: Exam) -> list[Finding] | None:
     """Write packets of 128 bytes where the devices can 256: more overhead per byte."""
-    facts = {node: fact for node, fact in exam.related.devices.items() if fact.max_payload is not None}
+    facts = {node: fact for node, fact in exam.related.devices.items() if fact.max_payload in _SIZES}
     asked = exam.box.settings.max_payload
     if not facts and asked is None:
         return None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, cast
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from pcie_sim.doctor.exam import Exam
 
 _Z90 = 1.2816
+_VERSION = re.compile(r"[0-9]{1,4}\.[0-9]{1,3}(?:\.[0-9]{1,3})?")
 _MOST_RUNS = 24
 Launch = Literal["graph", "eager", "threads"]
 """Inside a CUDA graph; launched call by call; likewise, but with a thread or process for every GPU."""
@@ -129,16 +131,22 @@ def _box_of(exam: Exam, measured: MeasurementSet, arm: ArmSpec) -> Topology:
         settings["p2p"] = run.p2p
     if run.acs is not None:
         settings["acs"] = run.acs
-    if run.ccl.version is not None and (run.ccl.name or "nccl").lower() in ("nccl", "rccl"):
-        settings["ccl"] = f"{(run.ccl.name or 'nccl').lower()} {'.'.join(run.ccl.version.split('.')[:3])}"
+    version = _VERSION.match(run.ccl.version or "")
+    if version is not None and (run.ccl.name or "nccl").lower() in ("nccl", "rccl"):
+        settings["ccl"] = f"{(run.ccl.name or 'nccl').lower()} {version.group()}"
     if run.env:
-        settings["env"] = dict(run.env)
-    if not settings:
-        return exam.box
+        settings["env"] = {key: value for key, value in run.env.items() if _takes(exam, env={key: value})}
+    kept = {key: value for key, value in settings.items() if key == "env" or _takes(exam, **{key: value})}
+    return exam.set(**kept) if kept else exam.box
+
+
+def _takes(exam: Exam, **setting: Any) -> bool:
+    """The box's rules take this value (a log may hold any)."""
     try:
-        return exam.set(**settings)
-    except InputError:  # a version or value that the box's rules do not take: the box as it is
-        return exam.box
+        exam.box.with_settings(**setting)
+    except InputError:
+        return False
+    return True
 
 
 def expected(curve: Curve, box: Topology | None, *, protocol: str = "auto") -> Expected | None:

@@ -299,13 +299,11 @@ def uplink(exam: Exam) -> list[Finding] | None:
     if not dear(costs, UPLINK_WORTH):
         evidence.append("a ring sends one flow each way over an uplink, so AllReduce loses little; All-to-All and loading weights share it")
     level = severity(costs, UPLINK_WORTH)
-    advice = (
-        (
-            "keep tensor parallelism inside one switch, and pipeline stages or replicas across",
-            "let the library use peer-to-peer (see p2p-level, p2p-driver): staged traffic crosses the uplink twice",
-        )
-        if level == "problem"
-        else ()
-    )
+    advice = []
+    if level == "problem":
+        advice = ["let the library use peer-to-peer (see p2p-level, p2p-driver): staged traffic of one switch crosses its uplink both ways"]
+        if exam.box.settings.acs == "on":
+            advice.insert(0, "ACS redirect off first (see acs): traffic inside the switch then stays off the uplink")
+        advice.append("keep tensor parallelism inside one switch, and pipeline stages or replicas across")
     title = f"{exam.names(nodes)}: more GPU bandwidth below than the uplink carries"
     return [finding("uplink", title, level, evidence, costs=costs, cost="" if costs else UNPRICED, advice=advice, nodes=nodes)]

@@ -34,6 +34,8 @@ _HEADS = ("metric", "statistic")
 
 def _tag(label: str) -> tuple[str | None, str]:
     """(what a row measures, its unit) from ``Time to First Token (ms)``."""
+    if len(label) > 120:
+        return None, ""
     match = re.fullmatch(r"\s*([A-Za-z][A-Za-z0-9 _-]{2,60}?)\s*(?:\(([^()]{1,30})\))?\s*", label)
     if match is None:
         return None, ""

@@ -11,8 +11,24 @@ from typing import Any
 from pcie_sim.importers.bench_common import Run, concurrency_of, count, model_of, number, positive, runtime_of
 from pcie_sim.importers.source import Remark, SourceText
 
-HEADER = re.compile(r"={3,60} {1,4}Serving Benchmark Result {1,4}={3,60}")
-_LABEL = re.compile(r"([A-Z][A-Za-z0-9 .,()/%-]{2,58}?) {0,50}: {0,60}([^\s].{0,60})$")
+_HEADER = re.compile(r"={3,60} {1,4}Serving Benchmark Result {1,4}={3,60}")
+_LABELS = (
+    "maximum request concurrency",
+    "max request concurrency",
+    "request rate configured",
+    "traffic request rate",
+    "backend",
+    "successful requests",
+    "failed requests",
+    "total input tokens",
+    "total generated tokens",
+    "output token throughput",
+    "accept length",
+    "acceptance length",
+    "concurrency",
+    *(f"{stat} {name}" for stat in ("mean", "median") for name in ("ttft", "tpot", "itl")),
+)
+_LONGEST_LINE = 300
 _CLOSE = re.compile(r"={40,80}\s*$")
 _LONGEST = 80
 """Lines of one block, with room for a warning in between."""
@@ -33,35 +49,46 @@ def find_blocks(source: SourceText, *, most: int = 2_000) -> list[Block]:
     current: Block | None = None
     before: dict[str, str] = {}
     for number_, line in enumerate(source.lines, 1):
-        if HEADER.search(line):
+        if is_header(line):
             if len(found) >= most:
                 break
             current = Block(number_, dict(before))
             found.append(current)
             before = {}
             continue
-        if len(line) > 300:
+        if len(line) > _LONGEST_LINE or (current is None and "request" not in line):
             continue
-        match = _LABEL.search(line)
+        match = _label(line)
         if current is None:
-            if match is not None and match.group(1).strip().lower() in ("maximum request concurrency", "traffic request rate"):
-                before[_key(match.group(1))] = match.group(2).strip()
-            continue
-        if _CLOSE.search(line) or number_ - current.line > _LONGEST:
+            if match is not None and match[0] in ("maximum request concurrency", "traffic request rate"):
+                before[match[0]] = match[1]
+        elif _CLOSE.search(line) or number_ - current.line > _LONGEST:
             current.closed = _CLOSE.search(line) is not None
             current = None
         elif match is not None:
-            current.labels[_key(match.group(1))] = match.group(2).strip()
+            current.labels.setdefault(*match)
     return found
 
 
-def _key(label: str) -> str:
-    return re.sub(r"\s{0,8}\([^()]{0,40}\)", "", label).strip().lower()
+def is_header(line: str) -> bool:
+    """The rule with the title of a block."""
+    return len(line) <= _LONGEST_LINE and "Serving Benchmark Result" in line and _HEADER.search(line) is not None
+
+
+def _label(line: str) -> tuple[str, str] | None:
+    """(label without its unit, value) of a line, whatever stands before the label."""
+    head, colon, value = line.rpartition(": ")
+    if not colon or not value.strip():
+        return None
+    name = head.rstrip().lower()
+    if name.endswith(")"):
+        name = name[: name.rfind("(")].rstrip()
+    return next(((label, value.strip()) for label in _LABELS if name.endswith(label) and not name.endswith(f"peak {label}")), None)
 
 
 def is_sglang(block_lines: tuple[str, ...]) -> bool:
     """SGLang names its backend first."""
-    return any(re.search(r"\bBackend: ", line) for line in block_lines[:4])
+    return any("Backend: " in line for line in block_lines[:4])
 
 
 def run_of_block(block: Block, runtime: str | None, source: SourceText, remarks: list[Remark]) -> Run:

@@ -19,7 +19,7 @@ _NAMES = {
     "concurrency": "concurrency conc c users num_users max_concurrency concurrent_requests num_concurrent batch batch_size bs",
     "tpot": "tpot mean_tpot avg_tpot itl mean_itl avg_itl time_per_output_token inter_token_latency median_tpot median_itl",
     "ttft": "ttft mean_ttft avg_ttft time_to_first_token median_ttft",
-    "step_time": "step_time step decode_step",
+    "step_time": "step_time decode_step",
     "output_tokens_per_s": "output_tok_s output_tokens_per_s output_tokens_per_second output_throughput output_tps tok_s toks_s tps "
     "tokens_per_s tokens_per_second throughput decode_tps decode_tok_s gen_tps generation_tps agg_tok_s aggregate_tok_s total_output_tok_s",
     "user_tokens_per_s": "user_tok_s user_tokens_per_s tok_s_user tok_s_per_user tokens_per_s_per_user tps_per_user user_tps "
@@ -55,7 +55,7 @@ def _column(header: str) -> _Column | None:
     >>> _column("TPOT (ms)"), _column("ttft_s").unit, _column("output tok/s").kind, _column("colour")
     (_Column(kind='tpot', unit='ms', header='TPOT (ms)'), 's', 'output_tokens_per_s', None)
     """
-    low = header.strip().lower().lstrip("#").strip()
+    low = header[:100].strip().lower().lstrip("#").strip()
     unit = ""
     bracket = re.fullmatch(r"([^\[(]{1,60}?)\s*[\[(]([^\])]{1,20})[\])]", low)
     if bracket is not None:
@@ -81,7 +81,9 @@ def _delimiter(line: str) -> str:
 
 
 def _split(line: str, delimiter: str) -> list[str]:
-    text = line.strip().strip("|") if delimiter == "|" else line
+    text = line.strip() if delimiter == "|" else line
+    if delimiter == "|" and text.startswith("|"):  # a Markdown table
+        text = text[1:].removesuffix("|")
     try:
         return [cell.strip() for cell in next(csv.reader([text], delimiter=delimiter), [])]
     except csv.Error:

@@ -5,7 +5,7 @@ Fields: sgl-project/sglang ``python/sglang/bench_serving.py``. Newer versions pr
 
 from __future__ import annotations
 
-from pcie_sim.importers.bench_blocks import HEADER, find_blocks, is_sglang, run_of_block, run_of_json
+from pcie_sim.importers.bench_blocks import find_blocks, is_header, is_sglang, run_of_block, run_of_json
 from pcie_sim.importers.bench_common import as_imported, json_records
 from pcie_sim.importers.bench_vllm import SGLANG_KEYS, is_saved_result
 from pcie_sim.importers.imported import Imported, importer
@@ -18,7 +18,7 @@ _HEAD = 100_000
 def sniff(source: SourceText) -> int | None:
     """The header of a block that names its backend."""
     for index, line in enumerate(source.lines):
-        if HEADER.search(line) and is_sglang(source.lines[index + 1 : index + 5]):
+        if is_header(line) and is_sglang(source.lines[index + 1 : index + 5]):
             return index + 1
     return None
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 
-from pcie_sim.importers.bench_blocks import HEADER, find_blocks, is_sglang, run_of_block, run_of_json
+from pcie_sim.importers.bench_blocks import find_blocks, is_header, is_sglang, run_of_block, run_of_json
 from pcie_sim.importers.bench_common import as_imported, json_records
 from pcie_sim.importers.imported import Imported, importer
 from pcie_sim.importers.source import Remark, SourceText
@@ -28,7 +28,7 @@ def is_saved_result(head: str) -> bool:
 def sniff(source: SourceText) -> int | None:
     """The header of a block without a backend."""
     for index, line in enumerate(source.lines):
-        if HEADER.search(line) and not is_sglang(source.lines[index + 1 : index + 5]):
+        if is_header(line) and not is_sglang(source.lines[index + 1 : index + 5]):
             return index + 1
     return None
 

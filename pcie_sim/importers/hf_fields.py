@@ -15,8 +15,19 @@ from pcie_sim.specs.messages import found
 MOST = 10**7
 """Largest dimension that is believed (the spec's own bound)."""
 MAX_LAYERS = 1000
+_EXACT = 300_000
 TEXT_SECTIONS = ("text_config", "llm_config", "language_config", "language_model", "thinker_config")
 """Keys under which models with several parts keep the language model (vLLM's and transformers' spellings)."""
+CLASS_DEFAULTS: dict[str, dict[str, int]] = {
+    "gemma3_text": {
+        "vocab_size": 262208,
+        "num_attention_heads": 8,
+        "num_key_value_heads": 4,
+        "head_dim": 256,
+        "max_position_embeddings": 131072,
+    }
+}
+"""Defaults of transformers' config classes whose published files leave out dimensions (Gemma 3)."""
 
 
 def json_text(source: SourceText) -> str:
@@ -50,9 +61,13 @@ def json_object(source: SourceText) -> dict[str, Any]:
 def line_of(source: SourceText, path: tuple[str | int, ...]) -> int | None:
     """The line of a value, for messages (JSON is YAML enough for that); None where it cannot be found."""
     try:
-        return line_of_key(json_text(source), path)
+        text = json_text(source)
+        if len(text) <= _EXACT:
+            return line_of_key(text, path)
     except (ValueError, TypeError, InputError):
         return None
+    place = text.find(f'"{path[-1]}"')  # a huge file: its first key of that name
+    return text.count("\n", 0, place) + 1 if place >= 0 else None
 
 
 @dataclass
@@ -89,7 +104,17 @@ class Fields:
             merged.setdefault(key, value)
         for key, value in config.items():
             merged.setdefault(key, value)
-        return cls(source, merged, config, tuple(where))
+        fields = cls(source, merged, config, tuple(where))
+        fields._fill_defaults()
+        return fields
+
+    def _fill_defaults(self) -> None:
+        """What a model type's class fills in, where its published files rely on that."""
+        absent = {key: value for key, value in CLASS_DEFAULTS.get(self.model_type, {}).items() if self.data.get(key) is None}
+        if absent and self.has("hidden_size") and "transformers_version" in self.whole_config:
+            self.data = {**self.data, **absent}
+            shown = ", ".join(f"{key} {value}" for key, value in absent.items())
+            self.assume(f"left out of the file, as its class ({self.model_type}) fills it in: {shown}")
 
     def find(self, *names: str) -> tuple[str, Any] | None:
         """The first of these keys that is there and not null."""

@@ -256,7 +256,7 @@ class NamePatterns:
             return True
         if self.prefixes and any(name[:end] in self.prefixes for end in range(len(name) + 1)):
             return True
-        same = ".".join("1" * len(part) if part.isdigit() else part for part in parts)
+        same = ".".join("1" * len(part) if part.isdecimal() else part for part in parts)
         for index, (expression, blocks, numbered) in enumerate(self.general):
             shown = name if numbered else same
             known = self._known.get((index, shown))

@@ -148,7 +148,7 @@ def _int_format(bits: int, group: int, *, symmetric: bool, zeros: bool, scheme: 
 
 
 def _fp8_block(block: object, where: str) -> WeightFormat:
-    sizes = [int(one) for one in block.lower().split("x") if one.isdigit() and len(one) < 6] if isinstance(block, str) else block
+    sizes = [int(one) for one in block.lower().split("x") if one.isdecimal() and len(one) < 6] if isinstance(block, str) else block
     if not isinstance(sizes, list) or len(sizes) != 2 or any(_number(one, 1, 256) is None for one in sizes):
         raise InputError(f"{where}: weight_block_size: expected two sizes up to 256, like [128, 128]")
     return WeightFormat(format="fp8_block", bits=8, block=max(sizes), group=sizes[0] * sizes[1], scale_bits=32)

@@ -66,12 +66,21 @@ def busbw_factor(op: str, ranks: int) -> float:
     return 1.0 if op in WHOLE else (ranks - 1) / ranks
 
 
-def decide(rows: Sequence[TableRow], *, named: str | None, hint: str | None, said: int | None, configured: int | None) -> Decision:
+def decide(
+    rows: Sequence[TableRow],
+    *,
+    named: str | None,
+    hint: str | None,
+    said: int | None,
+    configured: int | None,
+    others: str | None = None,
+) -> Decision:
     """Op and ranks of a table.
 
     Args:
         named: op by the run itself (its executable's name).
         hint: op by the file's name.
+        others: op of all other runs of the file.
         said: ranks by device lines or log lines.
         configured: threads times GPUs of one process: all ranks unless MPI started several processes.
     """
@@ -85,6 +94,9 @@ def decide(rows: Sequence[TableRow], *, named: str | None, hint: str | None, sai
     elif len(possible) == 1:
         found.op = possible[0]
         found.assumed.append(f"the test is not named: {found.op} by its columns")
+    elif others is not None and others in possible:
+        found.op = others
+        found.assumed.append(f"the test is not named: {others} as the file's other runs")
     elif hint is not None and (hint in possible or not possible):
         found.op = hint
         found.assumed.append(f"the test is not named: {hint} by the file's name")

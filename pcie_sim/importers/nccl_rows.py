@@ -23,7 +23,7 @@ LIKE_ROW = re.compile(
 """A line that is a row, or was one before somebody damaged it."""
 HEADER = re.compile(r"(?<![A-Za-z])size[ \t]{1,80}count[ \t]{1,80}type(?![A-Za-z])")
 OLD_HEADER = re.compile(
-    r"[ \t]{0,80}#?[ \t]{0,80}N[ \t]{1,40}type[ \t]{1,40}(?:op|root)[ \t]{1,40}(?:root[ \t]{1,40})?time[ \t]{1,40}algbw[ \t]{1,40}busbw"
+    r"[ \t]{0,80}(?:#[ \t]{0,80})?N[ \t]{1,40}type[ \t]{1,40}(?:op|root)[ \t]{1,40}(?:root[ \t]{1,40})?time[ \t]{1,40}algbw[ \t]{1,40}busbw"
 )
 """NCCL 1's tests, up to 2016."""
 _NUMBER = re.compile(r"[+-]?[0-9]{1,15}(?:\.[0-9]{0,12})?(?:[eE][+-]?[0-9]{1,3})?")

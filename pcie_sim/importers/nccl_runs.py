@@ -256,7 +256,7 @@ class Runs:
 
     def _failure(self, text: str, number: int) -> None:
         if ("Test " in text or "NCCL WARN" in text) and (match := FAILURE.search(text)) is not None and len(self._now.failures) < 50:
-            found = next(group for group in match.groups() if group)
+            found = next((group for group in match.groups() if group), "failure")
             self._now.failures.append((number, public_text(found)))
 
     def _library(self, text: str) -> None:

@@ -66,8 +66,9 @@ class Prepared:
 def sets_of(runs: Sequence[Run], name: str, notes: Notes) -> tuple[MeasurementSet, ...]:
     """The measurement sets of all runs that can be used; why the others cannot goes to ``notes``."""
     groups: list[list[Prepared]] = []
+    others = _op_of_most(runs)
     for run in runs:
-        for one in _prepared(run, name, notes):
+        for one in _prepared(run, name, notes, others):
             if groups and groups[-1][-1].like(one):
                 groups[-1].append(one)
             else:
@@ -75,7 +76,20 @@ def sets_of(runs: Sequence[Run], name: str, notes: Notes) -> tuple[MeasurementSe
     return tuple(_set(group, set_id(name, number, len(groups)), name, notes) for number, group in enumerate(groups, 1))
 
 
-def _prepared(run: Run, name: str, notes: Notes) -> list[Prepared]:
+def _op_of_most(runs: Sequence[Run]) -> str | None:
+    """The one op that those runs are of which name it or whose columns tell it; None where they are of several."""
+    found = set()
+    for run in runs if len(runs) > 1 else ():
+        rows = [row for row in run.rows if 0 < row.size <= MAX_BYTES]
+        if rows:
+            named = op_of_name(run.executable) if run.executable else None
+            said = len(run.devices) if 1 < run.devices_seen <= MAX_RANKS else None
+            found.add(decide(rows, named=named, hint=None, said=said, configured=None).op)
+    found.discard(None)
+    return found.pop() if len(found) == 1 else None
+
+
+def _prepared(run: Run, name: str, notes: Notes, others: str | None) -> list[Prepared]:
     for line, text in run.failures:
         notes.add("note", f"the run reports: {text}", line)
     rows = [row for row in run.rows if 0 < row.size <= MAX_BYTES]
@@ -99,7 +113,8 @@ def _prepared(run: Run, name: str, notes: Notes) -> list[Prepared]:
         notes.add("ignored", "one rank: nothing is communicated, its times are a copy inside one GPU", rows[0].line)
         return []
     named = op_of_name(run.executable) if run.executable else None
-    found = decide(rows, named=named, hint=op_in_file_name(last_part(name)), said=said, configured=_configured(run))
+    hint = op_in_file_name(last_part(name))
+    found = decide(rows, named=named, hint=hint, said=said, configured=_configured(run), others=others)
     return _by_decision(run, rows, found, notes)
 
 
@@ -212,6 +227,9 @@ def _options(run: Run, rows: Sequence[TableRow]) -> dict[str, str]:
     hosts = {device.host for device in run.devices}
     if len(hosts) > 1:
         options["nodes"] = str(len(hosts))
+    indices = [device.index for device in sorted(run.devices, key=lambda device: device.rank)]
+    if len(hosts) == 1 and not run.listed_in_part and indices != list(range(len(indices))):
+        options["devices"] = ",".join(str(index) for index in indices)
     if run.layout is not None and run.layout.cpu_time:
         options["cpu_time"] = "1"
     return options

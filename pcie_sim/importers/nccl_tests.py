@@ -12,12 +12,12 @@ from pcie_sim.importers.nccl_sets import gpus_of, sets_of
 from pcie_sim.importers.nccl_text import Notes, strip_prefix
 from pcie_sim.importers.source import SourceText
 
-_SIGNS = (CONFIG, STARTING, HEADER, DEVICE, OLD_HEADER)
+_SIGNS = (CONFIG, STARTING, HEADER, DEVICE)
 _TEST_FAILED = re.compile(r"Test (?:NCCL|CUDA) failure [^\s]{1,80}:[0-9]")
 
 
 def _shows(text: str) -> bool:
-    if any(sign.search(text) for sign in _SIGNS) or _TEST_FAILED.search(text):
+    if any(sign.search(text) for sign in _SIGNS) or OLD_HEADER.match(text) or _TEST_FAILED.search(text):
         return True
     head = head_of(text, Layout())  # rows alone: at least one half must be there, so that no other table looks like it
     if head is None:

@@ -23,6 +23,7 @@ from pcie_sim.importers.serve_flags import (
     vllm_strategy,
     whole,
 )
+from pcie_sim.importers.serve_logged import LOGGED, logged_options
 from pcie_sim.importers.serve_privacy import LEFT_OUT, is_secret_name, kept, kept_model
 from pcie_sim.importers.serve_tokens import SERVER, Command, find_commands
 from pcie_sim.importers.source import Remark, RemarkKind, SourceText, quoted
@@ -37,15 +38,29 @@ _ENGINES = {
     "llama-server": "llama.cpp's llama-server",
     "text-generation-launcher": "Text Generation Inference",
 }
+_WORDS = (
+    "serve",
+    "launch_server",
+    "api_server",
+    "text-generation-launcher",
+    "vllm-openai",
+    "lmsysorg/sglang",
+    "server_args=",
+    "non-default args",
+)
 _VISIBLE = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES")
 _LIBRARY = ("NCCL_", "RCCL_")
 _ENGINE_ENV = ("VLLM_", "SGLANG_", "SGL_", "CUDA_DEVICE_MAX", "TORCH_NCCL_")
 
 
 def sniff(source: SourceText) -> int | None:
-    """The first line with a serve command."""
+    """The first line with a serve command, or with the options that an engine logs at its start."""
+    if not any(word in source.raw for word in _WORDS):
+        return None
     for number, line in enumerate(source.lines, 1):
-        if SERVER.search(line):
+        if not any(word in line for word in _WORDS):
+            continue
+        if SERVER.search(line) or LOGGED.search(line):
             return number
         if "launch_server" in line or line.strip().strip("\"'-, ") == "serve":  # a list with one word per line
             return number if _listed(source, number) else None
@@ -64,7 +79,7 @@ def read(source: SourceText) -> Imported:
     Raises:
         InputError: no command with options, an engine that is not modelled, a number that is none, or a strategy that cannot be.
     """
-    commands = find_commands(source)
+    commands = find_commands(source) or logged_options(source)
     located = [(command, place) for command in commands if (place := _locate(command)) is not None and _is_command(place[1])]
     if not located:
         line = sniff(source)
@@ -110,7 +125,7 @@ def _launch(source: SourceText, command: Command, runtime: str, rest: list[str])
     model = _model(options)
     env = command.env
     if runtime == "sglang":
-        text = sglang_strategy(options, error)
+        text = sglang_strategy(options, model, error)
     elif runtime == "vllm":
         text = vllm_strategy(options, env, model, error)
     else:

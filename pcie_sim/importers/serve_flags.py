@@ -187,7 +187,7 @@ def fraction(text: str | None) -> float | None:
     return value if math.isfinite(value) and 0 < value <= 1 else None
 
 
-def sglang_strategy(options: Options, error: Callable[[str], InputError]) -> str:
+def sglang_strategy(options: Options, model: str | None, error: Callable[[str], InputError]) -> str:
     """The strategy of SGLang's options.
 
     ``--ep-size`` without an All-to-All backend changes only who holds which expert, so no exchange is named; a backend forces ep = tp.
@@ -204,6 +204,9 @@ def sglang_strategy(options: Options, error: Callable[[str], InputError]) -> str
         ep = tp
     elif options.on("enable-ep-moe"):
         ep = tp
+    if ep > 1 and _is_moe(model) is False:
+        options.note("ignored", f"expert parallelism of {ep}: the model has no experts")
+        ep, backend = 1, "none"
     _context_parallel(options, error)
     attention_dp = options.on("enable-dp-attention") and dp > 1
     if attention_dp and tp % dp:
@@ -218,7 +221,10 @@ def vllm_strategy(options: Options, env: Mapping[str, str], model: str | None, e
     """The strategy of vLLM's options. ``--enable-expert-parallel`` puts experts over tp x dp; only dp > 1 makes an exchange of its own."""
     tp, pp, dp = (whole(options, name, error) or 1 for name in ("tp-size", "pp-size", "dp-size"))
     _context_parallel(options, error)
-    expert = options.on("enable-expert-parallel")
+    expert, moe = options.on("enable-expert-parallel"), _is_moe(model)
+    if expert and moe is False:
+        options.note("ignored", "--enable-expert-parallel: the model has no experts")
+        expert = False
     backend = (options.values.get("all2all-backend") or env.get("VLLM_ALL2ALL_BACKEND", "")).lower().replace("-", "_")
     suffix = ""
     if backend and expert and dp > 1:
@@ -228,8 +234,7 @@ def vllm_strategy(options: Options, env: Mapping[str, str], model: str | None, e
     tail = f"pp{pp}{f'ep{tp * dp}' if expert else ''}{_dcp(options, error)}{suffix}"
     if dp == 1:
         return f"tp{tp}{tail}"
-    moe = _is_moe(model)
-    if moe is False and not expert:
+    if moe is False:
         options.note("note", f"--data-parallel-size {dp} of a dense model: {dp} copies that do not wait for each other")
         return f"{dp}xtp{tp}{tail}"
     if moe is None and not expert:

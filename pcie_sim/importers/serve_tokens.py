@@ -14,6 +14,7 @@ from pcie_sim.specs.loader import parse_yaml
 
 MAX_COMMAND = 20_000
 _MAX_COMMANDS = 200
+_MAX_VALUES = 50_000
 SERVER = re.compile(
     r"sglang\.launch_server|\bsglang\s{1,4}serve\b|\bvllm\s{1,4}serve\b|vllm\.entrypoints\.(?:openai\.)?api_server|\btrtllm-serve\b"
     r"|tensorrt_llm\.commands\.serve|\bllama-server\b|\btext-generation-launcher\b|\blmdeploy\s{1,4}serve\b|vllm/vllm-openai|lmsysorg/sglang"
@@ -182,7 +183,7 @@ def _docker(command: Command, words: list[str]) -> None:
             listed = re.search(r"device=([0-9,]{1,400})", word + " " + value)
             if listed is not None:
                 command.gpus = len([one for one in listed.group(1).split(",") if one])
-            elif value.isdigit() and len(value) < 5:
+            elif value.isdecimal() and len(value) < 5:
                 command.gpus = int(value) or None
         elif re.search(r"(?:vllm-openai|/sglang|/vllm)(?::|@|$)", word):
             command.image = word
@@ -203,7 +204,7 @@ def _from_yaml(source: SourceText) -> list[Command]:
         if not SERVER.search(text) and "serve" not in text and "launch_server" not in text:
             continue
         try:
-            data = parse_yaml(text, source=source.name)
+            data = parse_yaml(text, source=source.name, most=(_MAX_VALUES, "no file that starts a server has as many"))
         except InputError:
             continue
         for holder in _holders(data):
@@ -274,7 +275,7 @@ def _yaml_gpus(holder: Mapping[str, Any]) -> int | None:
             continue
         for key in ("nvidia.com/gpu", "amd.com/gpu"):
             count = inside.get(key)
-            if isinstance(count, int | str) and str(count).isdigit() and len(str(count)) < 5:
+            if isinstance(count, int | str) and str(count).isdecimal() and len(str(count)) < 5:
                 return int(count) or None
         for device in inside.get("devices") or [] if isinstance(inside.get("devices"), list) else []:
             if isinstance(device, dict):

@@ -10,37 +10,37 @@ Burstiness factor: 1.0 (Poisson process)
 Maximum request concurrency: 32
 100%|##########| 32/32 [02:30<00:00,  4.71s/it]
 ============ Serving Benchmark Result ============
-Successful requests:                     32        
-Benchmark duration (s):                  150.87    
-Total input tokens:                      65536     
-Total generated tokens:                  32768     
-Request throughput (req/s):              0.21      
-Output token throughput (tok/s):         434.40    
-Total Token throughput (tok/s):          868.80    
+Successful requests:                     32
+Benchmark duration (s):                  150.87
+Total input tokens:                      65536
+Total generated tokens:                  32768
+Request throughput (req/s):              0.21
+Output token throughput (tok/s):         434.40
+Total Token throughput (tok/s):          868.80
 ---------------Time to First Token----------------
-Mean TTFT (ms):                          7279.56   
-Median TTFT (ms):                        7099.88   
-P99 TTFT (ms):                           10999.46  
+Mean TTFT (ms):                          7279.56
+Median TTFT (ms):                        7099.88
+P99 TTFT (ms):                           10999.46
 -----Time per Output Token (excl. 1st token)------
-Mean TPOT (ms):                          70.14     
-Median TPOT (ms):                        70.23     
-P99 TPOT (ms):                           72.63     
+Mean TPOT (ms):                          70.14
+Median TPOT (ms):                        70.23
+P99 TPOT (ms):                           72.63
 ---------------Inter-token Latency----------------
-Mean ITL (ms):                           70.10     
+Mean ITL (ms):                           70.10
 ==================================================
 """
 VLLM_NEW = """\
 ============ Serving Benchmark Result ============
-Successful requests:                     99        
-Failed requests:                         1         
-Maximum request concurrency:             16        
-Request rate configured (RPS):           4.00      
-Benchmark duration (s):                  42.11     
-Total input tokens:                      99744     
-Total generated tokens:                  99000     
-Output token throughput (tok/s):         2374.72   
-Peak output token throughput (tok/s):    2704.00   
-Mean TPOT (ms):                          6.50      
+Successful requests:                     99
+Failed requests:                         1
+Maximum request concurrency:             16
+Request rate configured (RPS):           4.00
+Benchmark duration (s):                  42.11
+Total input tokens:                      99744
+Total generated tokens:                  99000
+Output token throughput (tok/s):         2374.72
+Peak output token throughput (tok/s):    2704.00
+Mean TPOT (ms):                          6.50
 ==================================================
 """
 VLLM_JSON = {
@@ -67,33 +67,47 @@ VLLM_JSON = {
 }
 SGLANG = """\
 ============ Serving Benchmark Result ============
-Backend:                                 sglang    
-Traffic request rate:                    inf       
-Max request concurrency:                 16        
-Successful requests:                     80        
-Benchmark duration (s):                  34.09     
-Total input tokens:                      81920     
-Total generated tokens:                  40960     
-Total generated tokens (retokenized):    40950     
-Output token throughput (tok/s):         1201.50   
-Concurrency:                             15.60     
-Accept length:                           2.51      
+Backend:                                 sglang
+Traffic request rate:                    inf
+Max request concurrency:                 16
+Successful requests:                     80
+Benchmark duration (s):                  34.09
+Total input tokens:                      81920
+Total generated tokens:                  40960
+Total generated tokens (retokenized):    40950
+Output token throughput (tok/s):         1201.50
+Concurrency:                             15.60
+Accept length:                           2.51
 ----------------End-to-End Latency----------------
-Mean E2E Latency (ms):                   6500.00   
+Mean E2E Latency (ms):                   6500.00
 ---------------Time to First Token----------------
-Mean TTFT (ms):                          310.20    
-Median TTFT (ms):                        290.00    
+Mean TTFT (ms):                          310.20
+Median TTFT (ms):                        290.00
 ---------------Inter-Token Latency----------------
-Mean ITL (ms):                           12.40     
-Median ITL (ms):                         12.00     
+Mean ITL (ms):                           12.40
+Median ITL (ms):                         12.00
 ==================================================
 """
+_SGLANG_LINE = {
+    "backend": "sglang",
+    "dataset_name": "random",
+    "request_rate": float("inf"),
+    "sharegpt_output_len": None,
+    "random_input_len": 1024,
+    "random_output_len": 512,
+    "random_range_ratio": 1.0,
+    "completed": 80,
+    "total_input_tokens": 81920,
+    "total_output_tokens": 40960,
+    "total_output_tokens_retokenized": 40950,
+    "mean_ttft_ms": 310.2,
+    "mean_itl_ms": 12.4,
+    "concurrency": 15.6,
+    "accept_length": None,
+}
 SGLANG_JSONL = "\n".join(
-    '{"backend": "sglang", "dataset_name": "random", "request_rate": Infinity, "max_concurrency": %d, "sharegpt_output_len": null, '
-    '"random_input_len": 1024, "random_output_len": 512, "random_range_ratio": 1.0, "completed": 80, "total_input_tokens": 81920, '
-    '"total_output_tokens": 40960, "total_output_tokens_retokenized": 40950, "output_throughput": %g, "mean_ttft_ms": 310.2, '
-    '"mean_tpot_ms": %g, "mean_itl_ms": 12.4, "concurrency": 15.6, "accept_length": null}' % one
-    for one in ((16, 1201.5, 12.5), (32, 1900.0, 16.0))
+    json.dumps({**_SGLANG_LINE, "max_concurrency": limit, "output_throughput": rate, "mean_tpot_ms": tpot})
+    for limit, rate, tpot in ((16, 1201.5, 12.5), (32, 1900.0, 16.0))
 )
 AIPERF = """\
 aiperf profile --model Qwen/Qwen3-0.6B --streaming --concurrency 4

@@ -414,6 +414,36 @@ def test_expert_spellings() -> None:
         imported(changed(QWEN_MOE, num_experts_per_tok=200))
 
 
+def test_gemma_3_leaves_dimensions_to_its_class() -> None:
+    """google/gemma-3-27b-it: 27.0e9 text weights, 423e6 of the vision tower (27.4e9 in all, its own report)."""
+    text = {
+        "model_type": "gemma3_text",
+        "head_dim": 128,
+        "hidden_size": 5376,
+        "intermediate_size": 21504,
+        "num_attention_heads": 32,
+        "num_hidden_layers": 62,
+        "num_key_value_heads": 16,
+        "rope_scaling": {"factor": 8.0, "rope_type": "linear"},
+        "sliding_window": 1024,
+    }
+    vision = {"hidden_size": 1152, "image_size": 896, "intermediate_size": 4304, "num_hidden_layers": 27, "patch_size": 14}
+    config = {
+        "model_type": "gemma3",
+        "transformers_version": "4.50.0",
+        "torch_dtype": "bfloat16",
+        "text_config": text,
+        "vision_config": vision,
+    }
+    found = imported(config)
+    assert found.model is not None
+    assert found.model.total_params / 1e9 == pytest.approx(27.0, rel=0.02)
+    assert found.model.tie_embeddings
+    assert "vocab_size 262208" in assumed(found)
+    with pytest.raises(InputError, match="no vocab_size"):
+        imported({**config, "transformers_version": None, "text_config": {**text, "model_type": "other"}})
+
+
 def test_dense_spellings() -> None:
     dbrx = {
         **COMMON,

@@ -275,7 +275,7 @@ def test_bounds() -> None:
 
 
 def test_a_flood_of_trace_lines_takes_linear_time() -> None:
-    line = "box:1:2 [0] NCCL INFO Send: opCount 0 sendbuff 0x7f recvbuff 0x7f count 16 datatype 7 op 0 root 3 comm 0x7f [nranks=8] stream 0x1\n"
+    line = "box:1:2 [0] NCCL INFO Send: opCount 0 sendbuff 0x7f recvbuff 0x7f count 16 datatype 7 op 0 root 3 comm 0x7f [nranks=8] stream\n"
     start = time.perf_counter()
     found = imported(line * 100_000)
     assert time.perf_counter() - start < 20

@@ -138,8 +138,9 @@ def test_out_of_place_half_only_and_runs_of_one_size_become_one_set() -> None:
     )
     text = one.format(2048, "        2048           512     float     sum    62.93    0.03    0.06    N/A\n")
     text += one.format(4294967296, "  4294967296    1073741824     float     sum   477197    9.00   15.75    N/A\n")
-    found = imported(text, "x_allreduce.txt")
+    found = imported(text, "x.txt")  # the first table alone might be send_recv's; the second cannot
     assert len(found.measurements) == 1
+    assert found.measurements[0].rows[0].op == "all_reduce"
     assert times(found) == [(2048, False, 62.93, "good"), (4294967296, False, 477197.0, "good")]
     assert found.measurements[0].software.options["maxbytes"] == "4294967296"
     assert any("2 runs of one size" in text for text in remarks(found, "note"))
@@ -149,6 +150,25 @@ def test_in_place_half_only() -> None:
     """Trace replay leaves 32 blanks for the other half (src/util.cu, writeBenchMarkLineNullBody)."""
     row = "     1048576        262144     float     sum      -1" + " " * 32 + "    217.2    4.83    8.45       0\n"
     assert times(imported(table(8, row))) == [(1048576, True, 217.2, "good")]
+
+
+def test_a_header_with_one_half() -> None:
+    """rccl-tests -O 0 prints the in-place half only, and says so above it."""
+    header = "#       size         count      type   redop    root     time   algbw   busbw #wrong\n"
+    row = "     1048576        262144     float     sum      -1    217.2    4.83    8.45      0\n"
+    text = CONFIG.format(n=8, graph=0) + devices(8) + "#                                      {}\n" + header + row
+    assert times(imported(text.format("    in-place"))) == [(1048576, True, 217.2, "good")]
+    assert times(imported(text.format("out-of-place"))) == [(1048576, False, 217.2, "good")]
+
+
+def test_rccl_tests() -> None:
+    text = (
+        table(8, ROWS8)
+        .replace("nThread 1 nGpus 8 minBytes 8", "nThreads: 1 nGpus: 8 minBytes: 8")
+        .replace("[0000:01:00]", "[0000:01:00.0]")
+    )
+    (one,) = imported("RCCL version : 2.20.5-HEAD:1234\n" + text).measurements
+    assert (one.software.ccl.name, one.software.ccl.version, one.machine.gpus) == ("rccl", "2.20.5", 8)
 
 
 def test_per_iteration_columns_and_timestamps() -> None:
@@ -347,6 +367,12 @@ def test_several_hosts() -> None:
     assert len(found.box.gpus) == 4
 
 
+def test_devices_that_are_not_the_first_ones_are_named() -> None:
+    text = table(2, ROWS8.replace("8.49", "4.85").replace("8.45", "4.83").replace("20.64", "11.79")).replace("device  1 ", "device  5 ")
+    assert imported(text).measurements[0].software.options["devices"] == "0,5"
+    assert "devices" not in imported(table(8, ROWS8)).measurements[0].software.options
+
+
 def test_header_only_keeps_the_gpus() -> None:
     found = imported(CONFIG.format(n=8, graph=0) + devices(8) + TITLE + HEADER[:70])
     assert (len(found.box.gpus), found.measurements) == (8, ())
@@ -427,6 +453,16 @@ def test_long_lines_take_linear_time(unit: str) -> None:
     with contextlib.suppress(InputError):
         read(source_of(text, "long"))
     assert time.perf_counter() - start < 5
+
+
+@pytest.mark.parametrize(
+    "line", [" " * 19_000, "\t" * 160, "#" + " " * 90 + "N" + " " * 90, "size" + " " * 79 + "count", "Rank " * 3000, "a-" * 9000 + "NCCL "]
+)
+def test_looking_for_the_format_takes_linear_time(line: str) -> None:
+    source = source_of("x\n" + (line + "\n") * (4_000_000 // len(line)), "long")
+    start = time.perf_counter()
+    assert sniff(source) is None
+    assert time.perf_counter() - start < 10
 
 
 @given(st.text())

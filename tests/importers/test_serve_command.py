@@ -105,6 +105,27 @@ def test_vllm_data_parallel_depends_on_the_model() -> None:
     assert "not in the catalog" in said("vllm serve someone/unheard-of -dp 2 -tp 4")
 
 
+def test_expert_parallelism_of_a_dense_model_is_left_out() -> None:
+    for text in ("vllm serve Qwen/Qwen3-32B -tp 4 --enable-expert-parallel", "sglang serve --model Qwen/Qwen3-32B --tp 4 --ep 4"):
+        assert launch(text).strategy == "tp4"
+        assert "has no experts" in said(text)
+
+
+def test_options_that_engines_log() -> None:
+    sglang = (
+        "[2026-01-01 10:00:00] server_args=ServerArgs(model_path='moonshotai/Kimi-K2.6', host='10.0.0.7', port=30000, "
+        "tp_size=8, ep_size=8, dp_size=1, context_length=32768, mem_fraction_static=0.88, disable_cuda_graph=False, "
+        "kv_cache_dtype='auto', enable_dp_attention=False, moe_a2a_backend='none', max_running_requests=64)"
+    )
+    found = launch(sglang)
+    assert (found.runtime, found.strategy, found.model, found.context) == ("sglang", "tp8ep8", "moonshotai/Kimi-K2.6", 32768)
+    assert (found.max_running, found.launch, found.kv_dtype) == (64, None, None)
+    assert "10.0.0.7" not in repr(found)
+    vllm = "INFO non-default args: {'model_tag': 'm/m', 'max_model_len': 8192, 'tensor_parallel_size': 4, 'enforce_eager': True}"
+    found = launch(vllm)
+    assert (found.runtime, found.strategy, found.model, found.context, found.launch) == ("vllm", "tp4", "m/m", 8192, "eager")
+
+
 def test_vllm_settings() -> None:
     found = launch(
         "VLLM_ALL2ALL_BACKEND=naive vllm serve nvidia/Kimi-K2.6-NVFP4 -tp 8 --max-model-len 128k --gpu-memory-utilization=0.94 "
