@@ -76,7 +76,7 @@ def _part_index() -> dict[str, dict[str, Any]]:
         part = load_part(name)
         if isinstance(part, SwitchPart):
             switches.add_ids(name, part.pci_ids)
-            switch_names |= {text: name for text in part.printed_names}
+            switch_names |= dict.fromkeys(part.printed_names, name)
         elif isinstance(part, NicPart):
             nics.add_ids(name, part.pci_ids)
             nics.add_names(name, part.printed_names, "printed")

@@ -62,6 +62,7 @@ def compare(
     Exit code 1 when nothing at all fits.
     """
     from pcie_sim import study
+    from pcie_sim.specs.strategy import parse_strategy
     from pcie_sim.study.verbs import usual_strategies
 
     check_output(output, plot=plot, reads=files_of(topology=topology, model=model, more=serve))
@@ -79,7 +80,8 @@ def compare(
     box = topology if gpu is None else study.load_topology(topology, gpu=gpu)
     if strategies is None and question.strategy is not None:
         usual = usual_strategies(box, question.model, question.runtime)
-        strategies = ",".join(dict.fromkeys((question.strategy, *usual)))
+        same = parse_strategy(question.strategy).canonical
+        strategies = ",".join((question.strategy, *(one for one in usual if parse_strategy(one).canonical != same)))
     found = study.compare(
         box,
         model=question.model,

@@ -17,11 +17,13 @@ FOUND = 1
 def doctor(
     topology: Annotated[
         str,
-        typer.Argument(metavar="T", help="A shipped name, a topology file, or a file that shows the box (nvidia-smi topo -m, lspci ...)."),
+        typer.Argument(
+            metavar="T", help="A shipped name, a topology file, or a file that shows the box (nvidia-smi topo -m, lspci and more)."
+        ),
     ],
     logs: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[LOG]...", help="More about the same box: NCCL_DEBUG logs, nccl-tests tables, copy tests, serve commands."),
+        typer.Argument(metavar="LOG", help="More about the same box: NCCL_DEBUG logs, nccl-tests tables, copy tests, serve commands."),
     ] = None,
     gpu: GpuOption = None,
     env: EnvOption = None,

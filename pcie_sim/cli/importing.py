@@ -95,13 +95,14 @@ def model(
 ) -> None:
     """Make a model file from a Hugging Face config.json."""
     from pcie_sim.importers import write
+    from pcie_sim.importers.relate import Related
     from pcie_sim.report.files import write_whole
     from pcie_sim.study import imports
 
     check_output(output, reads=[Path(file) for file in files])
     _checked_name(name)
     spec, remarks = imports.import_model(*files, name=name)
-    result = imports.ImportResult((), None, spec, (), None, imports.Related(), remarks)
+    result = imports.ImportResult((), None, spec, (), None, Related(), remarks)
     text = write.model_text(spec)
     if output is not None:
         wrote(write_whole(output, text.encode(), what="-o"))

@@ -15,9 +15,7 @@ TopologyOption = Annotated[
 ModelOption = Annotated[
     str | None, typer.Option("--model", metavar="M", help="Model: a catalog name, a model file, or a Hugging Face config.json.")
 ]
-GpuOption = Annotated[
-    str | None, typer.Option("--gpu", metavar="G", help="GPU model, where the file of --topology does not say it (pcie-sim gpu list).")
-]
+GpuOption = Annotated[str | None, typer.Option("--gpu", metavar="G", help="GPU model, where no file says it (pcie-sim gpu list).")]
 RuntimeOption = Annotated[
     str | None, typer.Option("--runtime", metavar="R", help="Serving engine: sglang (unless given), vllm or generic.")
 ]

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from pcie_sim.cli import importing
+from pcie_sim.cli import doctor, importing
 from pcie_sim.cli.options import EnvOption, GpuOption, JsonOption, NcclOption, OutputOption, P2pOption, parse_env
 from pcie_sim.cli.output import check_output, emit, files_of
 
@@ -48,3 +48,4 @@ def show(
 
 app.command("import", short_help="A topology file from what nvidia-smi, lspci or NCCL print.")(importing.topology)
 app.command("export", short_help="A box as NCCL's topology XML or nvidia-smi's matrix.")(importing.export)
+app.command("doctor", short_help="What is wrong with a box, what it costs, what to try.")(doctor.doctor)

@@ -199,7 +199,7 @@ def _both_ways(exam: Exam, one: RelatedMatrix, single: Sequence[RelatedMatrix]) 
 )
 def peer_latency(exam: Exam) -> list[Finding] | None:
     """Latencies and rates that are the same with and without peer access, or as slow as host memory: not really peer-to-peer."""
-    fast = [one for one in matrices(exam, "latency", p2p=True) if numbers(one)]
+    fast = [one for p2p in (True, None) for one in matrices(exam, "latency", p2p=p2p) if numbers(one)]
     on = [one for one in matrices(exam, "bandwidth", p2p=True) if numbers(one)]
     off = [one for one in matrices(exam, "bandwidth", p2p=False) if numbers(one)]
     if not fast and not (on and off):

@@ -9,7 +9,6 @@ from typing import Any
 
 from pcie_sim import catalog
 from pcie_sim.errors import InputError, NoDataError
-from pcie_sim.importers.facts import DeviceFact
 from pcie_sim.importers.relate import Related
 from pcie_sim.network import DECODE_BYTES, copy_rates, library_choice
 from pcie_sim.results.ccl import CclChoice
@@ -181,11 +180,6 @@ class Exam:
             where = at(source) + (f":{','.join(lines[:_LINES])}{more}" if lines else "")
             found.append(said(f"{self.names(nodes)}: {text}", where if source else ""))
         return found
-
-    def where(self, node: str, device: DeviceFact | None = None) -> str:
-        """``lspci.txt:120`` for what a file says of a node; "" where none does."""
-        device = device if device is not None else self.related.devices.get(node)
-        return at(self.related.device_source.get(node, ""), device.line if device is not None else None)
 
 
 def _sound(spec: TopologySpec, name: str) -> Topology | None:

@@ -112,11 +112,7 @@ def importer(name: str, title: str, *, sniff: Sniff, whole: bool = False) -> Cal
 def formats() -> Mapping[str, Format]:
     """Every importer by name."""
     for module in _MODULES:
-        try:
-            import_module(f"pcie_sim.importers.{module}")
-        except ModuleNotFoundError as exc:  # TEMPORARY while the modules are written side by side
-            if exc.name != f"pcie_sim.importers.{module}":
-                raise
+        import_module(f"pcie_sim.importers.{module}")
     return FORMATS
 
 
@@ -147,8 +143,11 @@ def read_any(source: SourceText) -> Imported:
 
 def _unknown(source: SourceText) -> str:
     first = next((number for number, line in enumerate(source.lines, 1) if line.strip()), 1)
-    known = ", ".join(one.title for one in formats().values())
-    return f"{source.name}:{first}: no known format begins like {quoted(source.lines[first - 1], 40)}\nwhat can be read: {known}"
+    return (
+        f"{source.name}:{first}: no known format begins like {quoted(source.lines[first - 1], 40)}\n"
+        "what can be read: nvidia-smi (topo -m, -L, -q), lspci (-t, -vvv), lscpu, NCCL topology and graph dumps and logs, hwloc XML, "
+        "nccl-tests, p2pBandwidthLatencyTest, nvbandwidth, config.json, serve commands, benchmark results"
+    )
 
 
 def _together(parts: list[Imported]) -> Imported:

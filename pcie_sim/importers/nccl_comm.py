@@ -103,6 +103,8 @@ class Comm:
 
     def _once(self, name: str, value: int, what: str, number: int) -> None:
         mine = getattr(self, name)
+        if value == 0:
+            return
         if mine is None:
             setattr(self, name, value)
         elif mine != value:

@@ -248,7 +248,7 @@ class Runs:
     def _log(self, text: str, number: int) -> None:
         now = self._now
         for match in _NRANKS.finditer(text[:2000]):
-            if len(now.ranks_said) < 8:
+            if len(now.ranks_said) < 8 and int(match.group(1)) > 0:
                 now.ranks_said.add(int(match.group(1)))
         self._library(text)
         now.env.update(environment(text[:4000]) if len(now.env) < 200 else {})

@@ -47,8 +47,7 @@ def gpu_parts(sketch: Sketch, found: Gathered, facts: Sequence[GpuFact | None], 
     """
     parts = Parts()
     if asked is not None:
-        model = catalog.resolve("gpus", asked)
-        parts.of = {spot.name: model for spot in sketch.gpus()}
+        parts.of = dict.fromkeys((spot.name for spot in sketch.gpus()), catalog.resolve("gpus", asked))
         return parts
     silent: list[str] = []
     for spot, fact in zip(sketch.gpus(), facts, strict=True):

@@ -97,16 +97,18 @@ def relate(spec: TopologySpec, files: Sequence[Imported], *, gathered: Gathered 
     )
     logs = []
     for ccl, source in found.ccl:
-        nodes = {rank: name for rank, bus in ccl.ranks.items() if (name := node_at.get(bus_id(bus) or "")) is not None}
+        nodes = {rank: node_at[known] for rank, bus in ccl.ranks.items() if (known := bus_id(bus)) in node_at and known is not None}
         if not nodes and ccl.nranks is not None and ccl.nranks <= len(order):
             nodes = dict(enumerate(order[: ccl.nranks]))
             if ccl.ranks and node_at:
                 text = "the GPUs of this log are not those of the topology (other bus ids): ranks are taken in bus order"
                 remarks.append(Remark("conflict", text, source))
         logs.append(RelatedCcl(ccl, nodes, source))
-    flat = {
-        name: fact for fact, _ in found.gpus if (name := node_at.get(fact.bus or "") or node_of(fact.index, fact.index + 1)) is not None
-    }
+    flat: dict[str, GpuFact] = {}
+    for fact, _ in found.gpus:
+        node = node_at.get(fact.bus or "") or node_of(fact.index, fact.index + 1)
+        if node is not None:
+            flat.setdefault(node, fact)
     return Related(
         devices=devices,
         above=above,

@@ -37,7 +37,7 @@ def plan_sockets(cpus: Sequence[CpuFact], host: HostFact | None) -> SocketPlan:
     said = host.numa_nodes if host is not None else None
     nodes = max(said or 0, len(numas), numas[-1] + 1)
     if sockets is not None and nodes % max(sockets, 1) == 0:
-        assumed = ()
+        assumed: tuple[str, ...] = ()
         if nodes > sockets > 1:
             assumed = (f"{nodes} NUMA nodes on {sockets} sockets: consecutive ones together",)
         return SocketPlan({cpu.key: _block(cpu.numa, nodes, sockets) for cpu in cpus}, assumed)
@@ -68,7 +68,7 @@ def _block(numa: int | None, nodes: int, sockets: int) -> int:
 
 
 def _by_package(cpus: Sequence[CpuFact]) -> SocketPlan:
-    by_numa = {cpu.numa: cpu.package for cpu in cpus if cpu.package is not None and cpu.numa is not None}
+    by_numa: dict[int | None, int] = {cpu.numa: cpu.package for cpu in cpus if cpu.package is not None and cpu.numa is not None}
     packages = sorted({cpu.package for cpu in cpus if cpu.package is not None})
     at = {package: index for index, package in enumerate(packages)}
     found: dict[str, int] = {}

@@ -84,17 +84,23 @@ def _off_diagonal(matrix: MatrixFact) -> list[str | float | None]:
 
 
 def _acs(found: Gathered, sketch: Sketch, remarks: list[Remark]) -> bool:
-    """Whether peer traffic is redirected: a port on the way of a GPU has request redirect on."""
+    """Whether traffic between siblings is redirected: a switch's downstream port above a GPU has request redirect on.
+
+    Redirect at a root port does not count: what passes it goes by the root complex anyway.
+    """
     ports = {spot.port.key: spot.port for spot in sketch.spots if spot.port is not None}
-    ports |= {spot.device.key: spot.device for spot in sketch.spots if spot.device is not None and spot.kind != "gpu"}
     states = {key: port.acs_redirect for key, port in ports.items() if port.acs_redirect is not None}
-    on = sorted(key for key, state in states.items() if state)
-    if on and len(on) < len(states):
-        text = f"ACS redirect is on at {len(on)} of {len(states)} ports above GPUs ({', '.join(on[:4])}): taken as on"
-        remarks.append(Remark("note", text, found.tree_source or ""))
-    if not states:
-        return bool(found.acs_redirect)
-    return bool(on)
+    inner = {key: state for key, state in states.items() if ports[key].role == "downstream"}
+    on = sorted(key for key, state in inner.items() if state)
+    where = found.tree_source or ""
+    if on and len(on) < len(inner):
+        text = f"ACS redirect is on at {len(on)} of {len(inner)} switch ports above GPUs ({', '.join(on[:4])}): taken as on"
+        remarks.append(Remark("note", text, where))
+    roots = sorted(key for key, state in states.items() if state and key not in inner)
+    if roots and not on:
+        text = f"ACS redirect is on at root ports only ({', '.join(roots[:4])}): peers below one switch are not redirected, taken as off"
+        remarks.append(Remark("note", text, where))
+    return bool(on) if states else bool(found.acs_redirect)
 
 
 def _payload(sketch: Sketch) -> int | None:

@@ -240,7 +240,7 @@ def _box_of(one: Imported, gpu: str | None) -> Topology:
     if one.topology is not None:
         return from_spec(one.topology, source=one.source)
     if one.model is not None:
-        raise InputError(f"{one.source}: is the model {one.model.name}; give it as --model, and a box here")
+        raise InputError(f"{one.source}: is a model ({one.model.title}); give it as --model, and a box here")
     return _checked(build_box([one], gpu=gpu))[0]
 
 
@@ -293,6 +293,9 @@ def import_model(*files: Where, name: str | None = None) -> tuple[ModelSpec, tup
     paths = [path for file in files for path in _model_files(path_text(file, "model"))]
     read = read_files(paths)
     models = [one.model for one in read if one.model is not None]
+    if not models and any("quantisation" in one.details for one in read):
+        one = next(one for one in read if "quantisation" in one.details)
+        raise InputError(f"{one.source}: says how weights are stored, not a model's dimensions; give its config.json beside it")
     if len(models) != 1:
         held = "; ".join(f"{one.source}: {', '.join(holds(one)) or ', '.join(one.formats)}" for one in read[:3])
         raise InputError(f"{held}\n{'no model here; give its config.json' if not models else 'several models; give the files of one'}")
@@ -302,7 +305,9 @@ def import_model(*files: Where, name: str | None = None) -> tuple[ModelSpec, tup
             from pcie_sim.importers.hf_config import with_quantisation
 
             model = with_quantisation(model, one)
-    remarks = tuple(dict.fromkeys(remark for one in read for remark in one.remarks))
+    # A file of formats alone says that it is no model: here it is not alone.
+    said = [remark for one in read for remark in one.remarks if one.model is not None or remark.kind != "note"]
+    remarks = tuple(dict.fromkeys(said))
     assumed = tuple(f"assumed: {remark.text}"[:900] for remark in remarks if remark.kind == "assumed")
     if name is not None:
         model = ModelSpec.model_validate({**model.model_dump(by_alias=True), "name": name})

@@ -471,6 +471,7 @@ VERBS = {
     "topology show": "gpu env nccl p2p json",
     "topology import": "here gpu name json",
     "topology export": "as gpu json",
+    "topology doctor": "gpu env nccl p2p json",
     "model list": "json",
     "model show": "json",
     "model import": "name json",

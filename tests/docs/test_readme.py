@@ -31,8 +31,10 @@ def commands() -> list[str]:
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with the README's files, as a reader would have written them."""
-    for name, text in zip(("mybox.yaml", "myflows.yaml"), blocks("README.md", "yaml"), strict=True):
-        (tmp_path / name).write_text(text, encoding="utf-8")
+    files = {"yaml": ("mybox.yaml", "myflows.yaml"), "text": ("topo.txt",), "json": ("config.json",)}
+    for language, names in files.items():
+        for name, text in zip(names, blocks("README.md", language), strict=True):
+            (tmp_path / name).write_text(text, encoding="utf-8")
     monkeypatch.chdir(tmp_path)
     return tmp_path
 

@@ -137,3 +137,21 @@ def test_no_library_no_level() -> None:
     found = diagnose(load(ccl=CclSettings(name="none")))
     assert "p2p-level" in {code for code, _, _ in found.unchecked}
     assert codes(found) == set()
+
+
+def test_a_switch_that_would_be_slower_is_not_recommended() -> None:
+    """People measure peer-to-peer slower than host memory on some hosts (NVIDIA/nccl-tests#74, NVIDIA/nccl#1817)."""
+    from pcie_sim.doctor.exam import cost_text
+    from pcie_sim.doctor.peers import _level
+    from pcie_sim.results.finding import Cost
+
+    slower, faster = Cost("all_reduce", 14336, 20e-6, 25e-6), Cost("all_reduce", 2**24, 2e-3, 1e-3)
+    level, text = _level((slower,))
+    assert level == "note"
+    assert "slower" in text
+    level, text = _level((slower, faster))
+    assert level == "problem"
+    assert "disagree" in text
+    assert cost_text((slower,)) == "-5.0 us for each 14 KiB AllReduce (25.0 -> 20.0 us, -20%)"
+    assert cost_text((faster,)) == "+1000 us for each 16 MiB AllReduce (1000 -> 2000 us, +100%)"
+    assert cost_text(()) == "cannot be estimated"

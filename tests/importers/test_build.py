@@ -105,7 +105,7 @@ def test_a_switch_with_its_ports_becomes_one_node() -> None:
     assert kinds == ["socket", "root_port", "switch", "gpu", "gpu"]
     assert from_spec(built.spec).path_type("gpu0", "gpu1") == "PIX"
     assert built.spec.settings.acs == "on"
-    assert "ACS redirect is on at 1 of 2 ports" in texts(built, "note")
+    assert "ACS redirect is on at 1 of 2 switch ports" in texts(built, "note")
     assert built.spec.settings.max_payload == 128
     assert built.related.above["gpu0"].key == "0000:02:00.0"
     assert built.related.above["sw0"].key == "0000:00:01.0"

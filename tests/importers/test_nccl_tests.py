@@ -242,6 +242,8 @@ def test_ranks_and_settings_from_log_lines() -> None:
     )  # fmt: skip
     (one,) = imported(text).measurements
     assert (one.machine.gpus, one.software.ccl.version, one.software.cuda, one.software.p2p) == (5, "2.28.9", "13.0", "off")
+    (one,) = imported(text.replace("nranks 5", "nranks 0")).measurements
+    assert one.machine.gpus == 5  # 24.69 / 15.43 is 2 * 4 / 5
 
 
 def test_several_runs_and_ops_by_command_line() -> None:

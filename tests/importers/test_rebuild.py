@@ -68,10 +68,7 @@ def shape(box: Topology) -> list[list[tuple[str, ...]]]:
     found = []
     for a in box.gpus:
         above = [node for node in box.chain(a) if box.spec.nodes[node].kind == "switch"]
-        row = []
-        for b in box.gpus:
-            row.append(tuple("shared" if node in box.chain(b) else "own" for node in above))
-        found.append(row)
+        found.append([tuple("shared" if node in box.chain(b) else "own" for node in above) for b in box.gpus])
     return found
 
 

