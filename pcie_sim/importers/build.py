@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from pcie_sim.importers.links import Links
 from pcie_sim.importers.matrix_tree import sketch_matrix
 from pcie_sim.importers.parts import Parts
 from pcie_sim.importers.relate import Related, relate
-from pcie_sim.importers.sketch import Sketch, Spot, sketch_flat, sketch_tree
+from pcie_sim.importers.sketch import MOST_GPUS, Sketch, Spot, sketch_flat, sketch_tree
 from pcie_sim.importers.source import Remark
 from pcie_sim.importers.state import settings_of
 from pcie_sim.specs.base import build
@@ -141,9 +141,33 @@ def _sketch(found: Gathered, facts: Sequence[GpuFact]) -> Sketch:
     if paths:
         matrix, source = max(paths, key=lambda item: len(item[0].labels))
         return sketch_matrix(matrix, source, facts, found.host, found.cpus)
+    from_log = _log_matrix(found)
+    if from_log is not None:
+        matrix, source, gpus = from_log
+        return sketch_matrix(matrix, source, gpus, found.host, found.cpus)
     if facts:
         return sketch_flat(facts, found.host, found.cpus)
     return Sketch()
+
+
+def _log_matrix(found: Gathered) -> tuple[MatrixFact, str, list[GpuFact]] | None:
+    """The path types that a library's log prints, as a matrix in bus order: PIX, PXB, PHB and SYS as nvidia-smi has them."""
+    for ccl, source in found.ccl:
+        buses = sorted({bus for pair in ccl.paths for bus in pair})
+        if not 1 < len(buses) <= MOST_GPUS:
+            continue
+        words = {"LOC": "PIX", "NVL": "NV1", "NVB": "NV1", "C2C": "NV1", "PXN": "PXB", "P2C": "PXB"}
+
+        def word(a: str, b: str, paths: Mapping[tuple[str, str], str] = ccl.paths, words: Mapping[str, str] = words) -> str | None:
+            kind = paths.get((a, b)) or paths.get((b, a))
+            return "X" if a == b else None if kind is None else words.get(kind, kind)
+
+        cells = tuple(tuple(word(a, b) for b in buses) for a in buses)
+        names = {fact.bus: fact for fact, _ in found.gpus if fact.bus is not None}
+        gpus = [replace(names.get(bus, GpuFact(index)), index=index, bus=bus) for index, bus in enumerate(buses)]
+        found.remarks.append(Remark("note", "the tree is drawn from the path types that the library printed", source, ccl.line))
+        return MatrixFact("path", tuple(range(len(buses))), cells, line=ccl.line), source, gpus
+    return None
 
 
 def _facts_by_node(sketch: Sketch, facts: Sequence[GpuFact]) -> list[GpuFact | None]:
@@ -282,8 +306,3 @@ def _name_of(files: Sequence[Imported]) -> str:
 def _no_gpus(files: Sequence[Imported]) -> str:
     held = "; ".join(f"{one.source}: {', '.join(one.formats)}" for one in files[:3])
     return f"{held}\nnothing here says which GPUs the box has; add `nvidia-smi topo -m`, `sudo lspci -vvv` or an NCCL topology dump"
-
-
-def path_matrices(box: Gathered) -> list[tuple[MatrixFact, str]]:
-    """The matrices of path words, for a check against the tree that was built."""
-    return [(matrix, source) for matrix, source in box.matrices if matrix.kind == "path"]

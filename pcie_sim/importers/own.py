@@ -15,13 +15,20 @@ from pcie_sim.specs.model import ModelSpec
 _SCHEMA = re.compile(
     r"""^[ \t{]{0,20}["']?schema["']?[ \t]{0,20}:[ \t]{0,20}["']?pcie-sim/([a-z-]{1,30})/([0-9]{1,3})["']?""", re.MULTILINE
 )
+_IN_JSON = re.compile(r"""[{,]\s{0,200}"schema"\s{0,20}:\s{0,20}"pcie-sim/([a-z-]{1,30})/([0-9]{1,3})\"""")
+_HEAD = 200_000
 _KINDS = ("topology", "model", "measurement")
 
 
 def sniff(source: SourceText) -> int | None:
     """The line of ``schema: pcie-sim/...``."""
-    match = _SCHEMA.search(source.raw[:200_000])
+    match = _found(source)
     return source.raw.count("\n", 0, match.start(1)) + 1 if match is not None else None
+
+
+def _found(source: SourceText) -> re.Match[str] | None:
+    head = source.raw[:_HEAD]
+    return _IN_JSON.search(head) if head.lstrip("\ufeff \t\r\n").startswith("{") else _SCHEMA.search(head)
 
 
 @importer("pcie-sim", "pcie-sim files", sniff=sniff, whole=True)
@@ -31,7 +38,7 @@ def read(source: SourceText) -> Imported:
     Raises:
         InputError: another schema than topology, model or measurement, or a broken file.
     """
-    match = _SCHEMA.search(source.raw[:200_000])
+    match = _found(source)
     kind = match.group(1) if match is not None else ""
     if kind not in _KINDS:
         raise source.error(f"a file of schema pcie-sim/{kind}; here belongs one of {', '.join(_KINDS)}", sniff(source))

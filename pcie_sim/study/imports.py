@@ -88,19 +88,23 @@ def holds(one: Imported) -> tuple[str, ...]:
     found += [f"{_MATRIX_WORDS[matrix.kind]} of {len(matrix.labels)} GPUs" for matrix in box.matrices]
     for ccl in box.ccl:
         ranks = f" of {ccl.nranks} ranks" if ccl.nranks else ""
-        found.append(f"{ccl.name.upper()} {ccl.version or '(version not said)'}{ranks}")
+        rings = f", {len(ccl.rings)} ring{'s' if len(ccl.rings) != 1 else ''}" if ccl.rings else ""
+        pairs = f", transports of {len(ccl.transports)} pairs" if ccl.transports else ""
+        found.append(f"{ccl.name.upper()} {ccl.version or '(version not said)'}{ranks}{rings}{pairs}")
     for measured in one.measurements:
         what = sorted({row.op for row in measured.rows if row.op} or {measured.kind})
         found.append(f"{len(measured.rows)} rows of {', '.join(what)}")
-    if box.host is not None and box.host.cpu_name:
-        found.append(box.host.cpu_name)
+    if box.host is not None:
+        counts = {"socket": box.host.sockets, "NUMA node": box.host.numa_nodes}
+        said = [f"{count} {what}{'s' if count != 1 else ''}" for what, count in counts.items() if count is not None]
+        found.append(", ".join([*([box.host.cpu_name] if box.host.cpu_name else []), *said]))
     if one.model is not None:
         found.append(f"model {one.model.name}")
     if one.topology is not None:
         found.append(f"topology {one.topology.name}")
     if one.launch is not None:
         found.append(f"{one.launch.runtime} {one.launch.strategy}")
-    return tuple(dict.fromkeys(found))
+    return tuple(dict.fromkeys(text for text in found if text))
 
 
 _MATRIX_WORDS = {

@@ -45,14 +45,17 @@ def test_a_box_from_its_file() -> None:
 def test_a_hugging_face_config_is_told_from_a_broken_model(tmp_path: Path) -> None:
     config = tmp_path / "config.json"
     config.write_text('{"architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "hidden_size": 4096}', encoding="utf-8")
-    with pytest.raises(ps.NoDataError, match=r"config\.json: a Hugging Face config"):
+    with pytest.raises(ps.InputError, match=r"config\.json: no num_hidden_layers"):
         ps.load_model(config)
-    config.write_text('{"hidden_size": 4096}', encoding="utf-8")
-    with pytest.raises(ps.InputError, match=r"config\.json.*: schema: required key is missing"):
+    config.write_text('{"name": "mine", "schema": "pcie-sim/model/1", "hidden_size": 4096}', encoding="utf-8")
+    with pytest.raises(ps.InputError, match=r"config\.json:1: title: required key is missing"):
         ps.load_model(config)
     config.write_text("[]", encoding="utf-8")
-    with pytest.raises(ps.InputError, match=r"config\.json: expected keys and values \(a mapping\), found a list"):
+    with pytest.raises(ps.InputError, match=r"config\.json:1: no known format begins like '\[\]'"):
         ps.load_model(config)
+    (tmp_path / "broken.yaml").write_text("hidden_size: 4096\n", encoding="utf-8")
+    with pytest.raises(ps.InputError, match=r"broken\.yaml.*: schema: required key is missing"):
+        ps.load_model(tmp_path / "broken.yaml")
 
 
 @pytest.mark.parametrize("load", [ps.load_model, ps.load_topology, ps.load_gpu])

@@ -34,7 +34,7 @@ def fixtures() -> list[str]:
     """Every text of several lines that a test of an importer holds."""
     found: list[str] = []
     folder = HERE.parents[1] / "importers"
-    sys.path.insert(0, str(HERE.parents[2]))
+    sys.path.insert(0, str(folder))
     for path in sorted(folder.glob("test_*.py")):
         spec = importlib.util.spec_from_file_location(f"fuzz_{path.stem}", path)
         if spec is None or spec.loader is None:
