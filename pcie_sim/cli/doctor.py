@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from pcie_sim.cli.options import EnvOption, GpuOption, JsonOption, NcclOption, OutputOption, P2pOption, parse_env
-from pcie_sim.cli.output import check_output, emit, files_of
+from pcie_sim.cli.output import announce, check_output, emit, files_of
 
 FOUND = 1
 """Exit code where there is a problem."""
@@ -42,6 +42,7 @@ def doctor(
 
     files = list(logs or ())
     check_output(output, reads=[*files_of(topology=topology), *(Path(file) for file in files)])
+    announce(files)
     box, related = study.load_box(topology, files, gpu=gpu)
     settings = parse_env(env)
     if settings or nccl is not None or p2p is not None:

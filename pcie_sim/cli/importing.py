@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from pcie_sim.cli.options import GpuOption, JsonOption
-from pcie_sim.cli.output import check_output, emit, files_of, say, wrote
+from pcie_sim.cli.output import announce, check_output, emit, files_of, say, wrote
 from pcie_sim.errors import InputError
 
 if TYPE_CHECKING:
@@ -44,6 +44,7 @@ def topology(
             "no file given; name what you have (nvidia-smi topo -m, lspci -vvv, an NCCL dump ...), or --here to ask this machine"
         )
     _checked_name(name)
+    announce(given)
     read = list(imports.read_files(given)) if given else []
     remarks: tuple[Remark, ...] = ()
     if here:

@@ -91,6 +91,19 @@ def files_of(*, topology: str | None = None, model: str | None = None, more: str
     return found
 
 
+_LONG = 4 * 2**20
+"""Bytes of a log from which reading takes seconds."""
+
+
+def announce(files: Iterable[str]) -> None:
+    """Say which long files are being read, before it takes seconds."""
+    for name in files:
+        with contextlib.suppress(OSError, ValueError):  # told where the file is read
+            size = Path(name).stat().st_size
+            if size > _LONG:
+                say(f"reading {name} ({size / 2**20:.0f} MiB)")
+
+
 def wrote(path: Path) -> None:
     """Say that a file was written."""
     say(f"wrote {path}")

@@ -122,7 +122,10 @@ def _of_table(row: Mapping[str, str], line: int) -> Run | None:
     rate = positive(re.split(r"±|\+/-", row.get("t/s", ""))[0])
     if match is None or rate is None or not (match.group(1) or match.group(3)):
         return None
-    run = _run(row.get("model", ""), float(match.group(2) or 0), float(match.group(4) or 0), float(match.group(5) or 0), rate, line)
+    prompt, made, depth = (float(match.group(group) or 0) for group in (2, 4, 5))
+    if not prompt and not made:
+        return None
+    run = _run(row.get("model", ""), prompt, made, depth, rate, line)
     for key, name in (("sm", "split mode"), ("ngl", "ngl"), ("ts", "tensor split"), ("n_ubatch", "ubatch"), ("fa", "flash attention")):
         if re.fullmatch(r"[A-Za-z0-9./-]{1,40}", row.get(key, "")):
             run.notes.append(f"{name} {row[key]}")

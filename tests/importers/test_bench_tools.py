@@ -136,6 +136,8 @@ def test_llama_bench_csv_and_damage() -> None:
     assert [(row.metric, row.value) for row in measured.rows] == [("output_tokens_per_s", 119.9)]
     found, _measured = read(LLAMA_MD.replace("tg128 |        120.60", "wrong |        120.60"), "llama-bench")
     assert "not understood" in said(found)
+    found, _measured = read(LLAMA_MD.replace("tg128 |        120.60", "pp0+tg0 |      120.60"), "llama-bench")
+    assert "not understood" in said(found), "a test of no tokens"
     with pytest.raises(InputError, match=r"out.txt:\d+: llama-bench: no time or rate"):
         read("\n".join(LLAMA_MD.splitlines()[:3]), "llama-bench")
 
