@@ -18,6 +18,7 @@ from pcie_sim.importers.gather import Gathered, gather
 from pcie_sim.importers.imported import Imported
 from pcie_sim.importers.links import Links
 from pcie_sim.importers.matrix_tree import sketch_matrix
+from pcie_sim.importers.numbering import Numbers, number
 from pcie_sim.importers.parts import Parts
 from pcie_sim.importers.relate import Related, relate
 from pcie_sim.importers.sketch import MOST_GPUS, Sketch, Spot, sketch_flat, sketch_tree
@@ -57,11 +58,13 @@ def build_box(files: Sequence[Imported], *, gpu: str | None = None, name: str | 
     if specs:
         return _from_spec(specs, files, name)
     found = gather(files)
-    facts = _gpu_list(found)
+    numbers = number(found)
+    found.remarks += numbers.remarks
+    facts = numbers.facts
     sketch = _sketch(found, facts)
     if not sketch.gpus():
         raise InputError(_no_gpus(files))
-    by_node = _facts_by_node(sketch, facts)
+    by_node = _facts_by_node(sketch, numbers)
     gpus = parts_.gpu_parts(sketch, found, by_node, asked)
     sockets = parts_.socket_parts(sketch, found.host)
     gpu_links, switches, switch_links = _links_and_switches(sketch, gpus, dict(zip([s.name for s in sketch.gpus()], by_node, strict=True)))
@@ -94,7 +97,7 @@ def build_box(files: Sequence[Imported], *, gpu: str | None = None, name: str | 
         "notes": _texts(remarks, ("conflict", "note", "cut", "ignored")),
     }
     spec = build(TopologySpec, data, source=" + ".join(found.sources[:3]))
-    related = relate(spec, files, gathered=found)
+    related = relate(spec, files, gathered=found, numbers=numbers)
     return BuiltBox(spec, related, remarks)
 
 
@@ -109,29 +112,15 @@ def _from_spec(specs: Sequence[Imported], files: Sequence[Imported], name: str |
     return BuiltBox(spec, related, related.remarks)
 
 
-def _gpu_list(found: Gathered) -> list[GpuFact]:
-    """The GPUs that flat lists name, by number: each file adds what those before did not say."""
-    by_index: dict[int, GpuFact] = {}
-    for fact, _source in found.gpus:
-        known = by_index.get(fact.index)
-        if known is None:
-            by_index[fact.index] = fact
-            continue
-        gaps = {
-            key: getattr(fact, key)
-            for key in ("name", "bus", "link", "link_max", "numa", "cpus", "memory_bytes")
-            if getattr(known, key) in (None, "", ()) and getattr(fact, key) not in (None, "", ())
-        }
-        if gaps and (known.bus is None or fact.bus is None or known.bus == fact.bus):
-            by_index[fact.index] = GpuFact(**{**{k: getattr(known, k) for k in known.__dataclass_fields__}, **gaps})
-    return [by_index[index] for index in sorted(by_index)]
-
-
 def _sketch(found: Gathered, facts: Sequence[GpuFact]) -> Sketch:
     """The tree from the best thing that shows one: devices, a matrix of path words, a library's paths, a bare list."""
     if found.gpu_devices():
         cards = {device.key: part for device in found.devices.values() if device.kind == "nic" and (part := parts_.nic_part(device))}
         sketch = sketch_tree(found, cards)
+        for matrix, source in found.matrices:
+            if matrix.kind == "path" and len(matrix.labels) != len(sketch.gpus()):
+                text = f"a matrix of {len(matrix.labels)} GPUs; {found.tree_source} has {len(sketch.gpus())}, which are kept"
+                sketch.remarks.append(Remark("conflict", text, source, matrix.line))
         left = sum(device.kind == "nic" and device.key not in cards for device in found.devices.values())
         if left:
             text = f"{left} network card{'s' if left > 1 else ''} without an entry in the catalog: left out of the tree"
@@ -170,22 +159,27 @@ def _log_matrix(found: Gathered) -> tuple[MatrixFact, str, list[GpuFact]] | None
     return None
 
 
-def _facts_by_node(sketch: Sketch, facts: Sequence[GpuFact]) -> list[GpuFact | None]:
-    """What flat lists say of each GPU node: by bus id where both have one, else by place when the numbers agree."""
+def _facts_by_node(sketch: Sketch, numbers: Numbers) -> list[GpuFact | None]:
+    """What flat lists say of each GPU node: by bus id where both have one, else by place when the numbers agree. A name whose place is
+    not known goes to those that nothing names, where it is the only one.
+    """
+    facts = numbers.facts
     by_bus = {fact.bus: fact for fact in facts if fact.bus is not None}
     order = {spot.name: index for index, spot in enumerate(sorted(sketch.gpus(), key=lambda spot: int(spot.name[3:])))}
+    spare = numbers.names[0] if len(numbers.names) == 1 else ""
     found: list[GpuFact | None] = []
     for spot in sketch.gpus():
         place = order[spot.name]
         if spot.gpu is not None:
-            found.append(spot.gpu)
+            fact = spot.gpu
         elif spot.bus in by_bus:
-            found.append(by_bus[spot.bus])
+            fact = by_bus[spot.bus]
         elif len(facts) == len(order) and facts[place].bus is None:
-            found.append(facts[place])
+            fact = facts[place]
         else:
-            names = {fact.name for fact in facts if fact.name}
-            found.append(GpuFact(place, name=names.pop()) if len(names) == 1 else None)
+            names = {one.name for one in facts if one.name}
+            fact = GpuFact(place, name=names.pop() if len(names) == 1 else "")
+        found.append(fact if fact.name or not spare else replace(fact, name=spare))
     return found
 
 

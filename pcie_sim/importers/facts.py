@@ -169,6 +169,8 @@ class GpuFact:
     device_gen: int | None = None
     host_gen: int | None = None
     bar1_bytes: int | None = None
+    numbering: Literal["bus", "cuda"] = "bus"
+    """What ``index`` counts: the host's GPUs in bus order (nvidia-smi), or the devices that a CUDA process sees (CUDA_VISIBLE_DEVICES)."""
 
 
 MatrixKind = Literal["path", "p2p_status", "peer_access", "bandwidth", "latency"]
@@ -181,7 +183,7 @@ class MatrixFact:
     Attributes:
         kind: ``path``: words of nvidia-smi topo -m (X PIX PXB PHB NODE SYS NV4 ...); ``p2p_status``: words of topo -p2p (OK, NS, CNS ...);
             ``peer_access``: 0 or 1; ``bandwidth``: B/s; ``latency``: s.
-        labels: GPU numbers of rows and columns.
+        labels: GPU numbers of rows and columns: of nvidia-smi for path and p2p_status, CUDA's for the others.
         title: the matrix's own title.
         p2p: of bandwidth and latency: whether peer access was enabled; ``bidirectional``: both ways at once.
         access: of p2p_status r|w|n|a|p where it is known; of bandwidth ``read`` or ``write``.
@@ -238,7 +240,7 @@ class CclFact:
     """What a log or a command says about the collective library.
 
     ``transports``: (rank, rank) -> words of the log (``P2P/CUMEM``, ``SHM/direct``, ``NET/Socket``). ``ranks``: rank -> bus id.
-    ``paths``: (bus id, bus id) -> path type as the library sees it.
+    ``devices``: rank -> number of its GPU in bus order (nvmlDev). ``paths``: (bus id, bus id) -> path type as the library sees it.
     """
 
     name: Literal["nccl", "rccl"] = "nccl"
@@ -248,6 +250,7 @@ class CclFact:
     nodes: int | None = None
     transports: Mapping[tuple[int, int], str] = field(default_factory=dict)
     ranks: Mapping[int, str] = field(default_factory=dict)
+    devices: Mapping[int, int] = field(default_factory=dict)
     paths: Mapping[tuple[str, str], str] = field(default_factory=dict)
     rings: tuple[RingFact, ...] = ()
     graphs: tuple[GraphFact, ...] = ()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
@@ -78,6 +78,7 @@ def _add_tree(found: Gathered, one: Imported) -> None:
     extra = sorted(gpus - known)
     if extra:
         found.remarks.append(Remark("conflict", f"lists {_some(extra)}, which {found.tree_source} does not: left out", one.source))
+    _compare_trees(found, one)
     for device in one.box.devices:
         mine = found.devices.get(device.key)
         if mine is not None:
@@ -87,8 +88,14 @@ def _add_tree(found: Gathered, one: Imported) -> None:
 
 
 def _cpu_filled(cpu: CpuFact, others: Iterable[CpuFact]) -> CpuFact:
-    other = next((one for one in others if one.numa == cpu.numa and (one.vendor or one.name or one.cpus or one.package is not None)), None)
-    return cpu if other is None else _fill(cpu, other)
+    known = [one for one in others if one.vendor or one.name or one.cpus or one.package is not None]
+    other = next((one for one in known if one.numa == cpu.numa), None)
+    filled: CpuFact = cpu if other is None else _fill(cpu, other)
+    makers = {(one.vendor, one.family, one.model, one.name) for one in known}
+    if not filled.vendor and not filled.name and len(makers) == 1:  # one processor in all sockets of a host
+        vendor, family, model, name = makers.pop()
+        filled = replace(filled, vendor=vendor, family=family, model=model, name=name)
+    return filled
 
 
 def _fill(mine: Any, other: Any, skip: tuple[str, ...] = ("key",)) -> Any:
@@ -101,23 +108,77 @@ def _fill(mine: Any, other: Any, skip: tuple[str, ...] = ("key",)) -> Any:
     return replace(mine, **gaps) if gaps else mine
 
 
+_COMPARED: tuple[tuple[str, str, Callable[[Any], str]], ...] = (
+    ("numa", "NUMA node", str),
+    ("ids", "PCI id", lambda ids: f"{ids[0]:04x}:{ids[1]:04x}"),
+    ("link_max", "a port for", str),
+    ("acs_redirect", "ACS redirect", lambda on: "on" if on else "off"),
+    ("max_payload", "payload size", lambda size: f"{size} B"),
+    ("bar1_bytes", "BAR1", lambda size: f"{size / 2**20:.0f} MiB"),
+)
+"""What two files may say differently of one device, in words."""
+
+
 def _filled(mine: DeviceFact, other: DeviceFact, found: Gathered, source: str) -> DeviceFact:
-    """``mine`` with what only ``other`` says, and a remark for each thing that both say differently. Parents are never taken over."""
+    """``mine`` with what only ``other`` says, and a remark for each thing that both say differently. Parents are never taken over.
+
+    The faster of two speeds in force is kept: a link that idles is slower than it can be, never faster.
+    """
     first = found.device_source[mine.key]
-    if mine.numa is not None and other.numa is not None and mine.numa != other.numa:
-        text = f"{mine.key} is on NUMA node {other.numa}; {first} says {mine.numa}, which is kept"
-        found.remarks.append(Remark("conflict", text, source, other.line))
-    a, b = mine.link, other.link
-    if a is not None and b is not None and a.width is not None and b.width is not None and a.width != b.width:
-        found.remarks.append(Remark("conflict", f"{mine.key}: x{b.width}; {first} says x{a.width}, which is kept", source, other.line))
+    for name, words, shown in _COMPARED:
+        a, b = getattr(mine, name), getattr(other, name)
+        if a is not None and b is not None and a != b and not (name == "link_max" and not (a.known and b.known)):
+            text = f"{mine.key}: {words} {shown(b)}; {first} says {shown(a)}, which is kept"
+            found.remarks.append(Remark("conflict", text, source, other.line))
+    now, then = mine.link, other.link
+    if now is not None and then is not None and now.width is not None and then.width is not None and now.width != then.width:
+        found.remarks.append(Remark("conflict", f"{mine.key}: x{then.width}; {first} says x{now.width}, which is kept", source, other.line))
     merged: DeviceFact = _fill(mine, other, ("key", "parent", "cpu", "kind", "role", "link", "link_max", "line"))
-    return replace(merged, link=_link(mine.link, other.link), link_max=_link(mine.link_max, other.link_max))
+    return replace(merged, link=_faster(_link(now, then), then), link_max=_link(mine.link_max, other.link_max))
+
+
+def _faster(mine: LinkFact | None, other: LinkFact | None) -> LinkFact | None:
+    if mine is None or other is None or mine.gen is None or other.gen is None:
+        return mine
+    return replace(mine, gen=max(mine.gen, other.gen))
 
 
 def _link(mine: LinkFact | None, other: LinkFact | None) -> LinkFact | None:
     if mine is None or other is None:
         return mine or other
     return LinkFact(mine.gen if mine.gen is not None else other.gen, mine.width if mine.width is not None else other.width)
+
+
+def _compare_trees(found: Gathered, one: Imported) -> None:
+    """A remark where another file has GPUs below one bridge that the tree has apart, or the other way round."""
+    theirs = {device.key: device for device in one.box.devices}
+    gpus = [device.key for device in found.gpu_devices() if device.key in theirs][:64]
+    mine_above = {key: _bridges(found.devices, key) for key in gpus}
+    their_above = {key: _bridges(theirs, key) for key in gpus}
+    differ = [
+        (a, b)
+        for i, a in enumerate(gpus)
+        for b in gpus[i + 1 :]
+        if bool(mine_above[a] & mine_above[b]) != bool(their_above[a] & their_above[b])
+    ]
+    if differ:
+        a, b = differ[0]
+        joined = "one switch above" if their_above[a] & their_above[b] else "no common switch above"
+        more = f" (and {len(differ) - 1} more pairs)" if len(differ) > 1 else ""
+        found.remarks.append(
+            Remark("conflict", f"{joined} {a} and {b}{more}; {found.tree_source} has it otherwise, which is kept", one.source)
+        )
+
+
+def _bridges(devices: Mapping[str, DeviceFact], key: str) -> set[str]:
+    """Bridges above a device that are no root ports."""
+    found: set[str] = set()
+    at = devices[key].parent
+    while at is not None and at in devices and at not in found and len(found) < 32:
+        if devices[at].kind != "root_port":
+            found.add(at)
+        at = devices[at].parent
+    return found
 
 
 def _add_flat(found: Gathered, one: Imported) -> None:

@@ -15,7 +15,7 @@ MAX_CHOICES = 4096
 
 _MEMBER = re.compile(r"\brank ([0-9]{1,7}) n[rR]anks ([0-9]{1,7})(?: nNodes ([0-9]{1,5})\b)?")
 _CALLED_WITH = re.compile(r"\[nranks=([0-9]{1,7})\]")
-_PLACE = re.compile(r"\brank ([0-9]{1,7}) nranks [0-9]{1,7} cudaDev [0-9]{1,4}(?: nvmlDev [0-9]{1,4})? busId ([0-9a-fA-F]{1,12})\b")
+_PLACE = re.compile(r"\brank ([0-9]{1,7}) nranks [0-9]{1,7} cudaDev [0-9]{1,4}(?: nvmlDev ([0-9]{1,4}))? busId ([0-9a-fA-F]{1,12})\b")
 _VIA = re.compile(
     r"Channel ([0-9]{1,4})(?:/[0-9]{1,4})?[ ]{1,4}:[ ]{1,4}([0-9]{1,7})\[([0-9a-fA-F]{1,12})\] -> "
     r"([0-9]{1,7})\[([0-9a-fA-F]{1,12})\](?: \[(?:send|receive)\])? via "
@@ -62,6 +62,7 @@ class Comm:
     nranks: int | None = None
     nodes: int | None = None
     ranks: dict[int, str] = field(default_factory=dict)
+    devices: dict[int, int] = field(default_factory=dict)
     transports: dict[tuple[int, int], str] = field(default_factory=dict)
     paths: dict[tuple[str, str], str] = field(default_factory=dict)
     orders: dict[int, tuple[int, ...]] = field(default_factory=dict)
@@ -120,7 +121,9 @@ class Comm:
                 self._once("nodes", int(match.group(3)), "the number of hosts", number)
         place = _PLACE.search(text)
         if place is not None:
-            self._bus(int(place.group(1)), place.group(2), number)
+            self._bus(int(place.group(1)), place.group(3), number)
+            if place.group(2) is not None and int(place.group(1)) < MAX_RANKS:
+                self.devices.setdefault(int(place.group(1)), int(place.group(2)))
 
     def _bus(self, rank: int, text: str, number: int) -> None:
         bus = bus_id_of_int(text)
@@ -233,6 +236,7 @@ class Comm:
             nodes=self.nodes,
             transports=dict(self.transports),
             ranks=dict(sorted(self.ranks.items())),
+            devices=dict(sorted(self.devices.items())),
             paths=dict(self.paths),
             rings=self._rings(),
             graphs=tuple(graphs),

@@ -329,11 +329,11 @@ def gpus_of(runs: Sequence[Run], notes: Notes) -> tuple[GpuFact, ...]:
         if bus is None and (short := re.fullmatch(r"0[xX]([0-9a-fA-F]{1,2})", device.bus)) is not None:
             bus = bus_id(f"{short.group(1)}:00.0")
             short_line = short_line or run.line
-        found.setdefault((device.index, bus or ""), GpuFact(index=device.index, name=device.name, bus=bus))
+        found.setdefault((device.index, bus or ""), GpuFact(index=device.index, name=device.name, bus=bus, numbering="cuda"))
     if short_line is not None:
         notes.add("assumed", "device lines name only the bus of a GPU: domain 0 and device 0", short_line)
     by_bus = [fact.bus for fact in found.values() if fact.bus]
     if len(set(by_bus)) < len(by_bus):
         notes.add("conflict", "one bus id for several devices: bus ids are left out", listed[0][0].line)
-        return tuple(GpuFact(index=fact.index, name=fact.name) for fact in found.values())
+        return tuple(GpuFact(index=fact.index, name=fact.name, numbering="cuda") for fact in found.values())
     return tuple(found.values())

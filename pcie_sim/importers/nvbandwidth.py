@@ -157,7 +157,7 @@ def _case(entry: dict[str, Any], output: _Output, notes: Notes) -> None:
 
 def _about(line: str, output: _Output) -> None:
     if (match := _DEVICE.search(line)) is not None and len(output.gpus) < MAX_GPUS:
-        fact = GpuFact(index=int(match.group(1)), name=" ".join(match.group(2).split()), bus=bus_id(match.group(3)))
+        fact = GpuFact(index=int(match.group(1)), name=" ".join(match.group(2).split()), bus=bus_id(match.group(3)), numbering="cuda")
         output.gpus.setdefault(fact.index, fact)
     elif (match := _VERSION.search(line)) is not None:
         output.version = output.version or match.group(1)

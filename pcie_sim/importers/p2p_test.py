@@ -104,7 +104,9 @@ def _runs(source: SourceText, notes: Notes) -> list[_Run]:
                 runs.append(_Run())
             if len(runs[-1].devices) < MAX_GPUS:
                 bus = bus_id(f"{match.group(5)}:{match.group(3)}:{match.group(4)}.0")
-                runs[-1].devices.append(GpuFact(index=int(match.group(1)), name=" ".join(match.group(2).split()), bus=bus))
+                runs[-1].devices.append(
+                    GpuFact(index=int(match.group(1)), name=" ".join(match.group(2).split()), bus=bus, numbering="cuda")
+                )
         elif (match := _ACCESS.search(line)) is not None:
             if len(runs[-1].access) < MAX_GPUS * MAX_GPUS:
                 runs[-1].access[int(match.group(1)), int(match.group(3))] = match.group(2) == "CAN"

@@ -47,6 +47,7 @@ def gpu_parts(sketch: Sketch, found: Gathered, facts: Sequence[GpuFact | None], 
     """
     parts = Parts()
     if asked is not None:
+        _contradicts(sketch, facts, asked, parts)
         parts.of = dict.fromkeys((spot.name for spot in sketch.gpus()), catalog.resolve("gpus", asked))
         return parts
     silent: list[str] = []
@@ -70,6 +71,21 @@ def gpu_parts(sketch: Sketch, found: Gathered, facts: Sequence[GpuFact | None], 
     return parts
 
 
+def _contradicts(sketch: Sketch, facts: Sequence[GpuFact | None], asked: str, parts: Parts) -> None:
+    """A remark where files name another GPU than the one that was asked for."""
+    others: dict[str, list[str]] = {}
+    for spot, fact in zip(sketch.gpus(), facts, strict=True):
+        by_id = (
+            identify.gpu_by_id(*spot.device.ids, spot.device.subsystem) if spot.device is not None and spot.device.ids is not None else None
+        )
+        match = identify.gpu_by_name(fact.name) if fact is not None and fact.name else None
+        said = by_id or (match.name if match is not None and asked not in match.candidates else None)
+        if said is not None and said != asked:
+            others.setdefault(said, []).append(spot.name)
+    for said, names in others.items():
+        parts.remarks.append(Remark("conflict", f"{span(names)}: {said} by the files; {asked} taken, as asked for (--gpu)"))
+
+
 def _assumed_gpu(sketch: Sketch) -> tuple[str, str]:
     """The catalog's assumed GPU; where a file shows NVLink, one that has so many links."""
     defaults = identify.assumed_defaults()
@@ -81,11 +97,15 @@ def _assumed_gpu(sketch: Sketch) -> tuple[str, str]:
 def _gpu_model(spot: Spot, fact: GpuFact | None, parts: Parts, found: Gathered) -> str | None:
     device = spot.device
     by_id = identify.gpu_by_id(*device.ids, device.subsystem) if device is not None and device.ids is not None else None
-    if by_id is not None:
-        return by_id
     texts = [text for text in (fact.name if fact is not None else "", device.name if device is not None else "") if text]
+    if by_id is not None:
+        for text in texts:
+            match = identify.gpu_by_name(text)
+            if match is not None and match.exact and match.name != by_id and by_id not in match.candidates:
+                parts.remarks.append(Remark("conflict", f"{spot.name}: {quoted(text)} by name, {by_id} by PCI id: {by_id} taken"))
+        return by_id
     for text in texts:
-        match = identify.gpu_by_name(text)
+        match = identify.gpu_by_name(text, fact.memory_bytes if fact is not None else None)
         if match is None:
             continue
         if match.candidates:
@@ -152,7 +172,11 @@ def socket_parts(sketch: Sketch, host: HostFact | None) -> Parts:
             parts.assume(
                 f"CPU {quoted(name or vendor + numbers)}: {match.name} taken ({match.why})" + ("" if name else "; `lscpu` says more")
             )
-    if silent:
+    if silent and len(set(parts.of.values())) == 1:
+        known = next(iter(parts.of.values()))
+        parts.of |= dict.fromkeys(silent, known)
+        parts.assume(f"CPU of {span(silent)}: no file says it; {known} as the others")
+    elif silent:
         default = identify.assumed_defaults()["socket"]
         parts.of |= dict.fromkeys(silent, default.name)
         parts.assume(f"CPU of {span(silent)}: no file says it; {default.name} ({default.reason}). Add `lscpu` to say it")

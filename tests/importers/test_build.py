@@ -170,7 +170,7 @@ def test_two_trees_of_one_box_fill_each_other_and_contradictions_are_said() -> N
         built = build_box(order)
         assert len(from_spec(built.spec).gpus) == 2, "lspci is the better evidence, whatever the order"
         said = texts(built, "conflict")
-        assert "topo.xml: 0000:01:00.0 is on NUMA node 1; lspci.txt says 0, which is kept" in said
+        assert "topo.xml: 0000:01:00.0: NUMA node 1; lspci.txt says 0, which is kept" in said
         assert "topo.xml: 0000:02:00.0: x16; lspci.txt says x8, which is kept" in said
         assert "topo.xml: lists 0000:09:00.0, which lspci.txt does not: left out" in said
         assert built.related.devices["gpu0"].rank == 0, "what only the other file says is taken"
