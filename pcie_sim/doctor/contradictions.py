@@ -3,32 +3,29 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
-from pcie_sim.doctor.copying import Rates, copies, matrices, numbers, place
-from pcie_sim.doctor.exam import UNPRICED, Exam, finding
+from pcie_sim.doctor.copying import Rates, copies, matrices, numbers, place, staged
+from pcie_sim.doctor.exam import OPEN, UNPRICED, Exam, cost_text, finding
 from pcie_sim.doctor.registry import check
+from pcie_sim.doctor.seen import NEAR, meeting, redirect_ruled_out
 from pcie_sim.doctor.wires import parts_text, payload
 from pcie_sim.importers.relate import RelatedMatrix
-from pcie_sim.results.finding import Finding
+from pcie_sim.results.finding import Cost, Finding
 from pcie_sim.specs.gpu import PcieLink
-from pcie_sim.units import counted, format_rate, format_time
+from pcie_sim.topology import LEVELS
+from pcie_sim.units import counted, format_rate
 
 SLOW = 0.65
 """Copies below this share of what the links give are too slow: published boxes reach 0.84 and more inside a socket, 0.73 across."""
 ABOVE = 1.12
 """More than the payload rate of the links on the way: another tree, or links wider than described."""
-SAME = 0.10
-STAGED_LATENCY = 8e-6
-"""A small write to a peer takes 0.4 to 2 us by peer-to-peer and 10 to 30 us by host memory (p2pBandwidthLatencyTest)."""
 UNEVEN = 1.25
 BOTH_WAYS = 1.35
-"""Both ways at once reach nearly twice one way on full-duplex links; 50 against 103 GB/s is what ACS redirect was seen to leave."""
+"""Both ways at once reach nearly twice one way on full-duplex links; 50 of 103 GB/s is what ACS redirect was seen to leave."""
 _TEST = "p2pBandwidthLatencyTest (CUDA samples) or nvbandwidth"
-
-
-def _median(rates: Rates) -> float:
-    return statistics.median(rates.values())
+_OF_A_GROUP = 0.3
+"""Share of the pairs of one switch (or one path type) from which on slow ones are no accident."""
 
 
 @check("copy-rates", "copies reach what their links carry", needs=_TEST)
@@ -43,7 +40,7 @@ def copy_rates(exam: Exam) -> list[Finding] | None:
         found += _slow(exam, one)
     for one in seen[:8]:
         found += _above(exam, one)
-        found += _uneven(one)
+        found += _uneven(exam, one)
     for one in [*matrices(exam, "bandwidth", p2p=True, bidirectional=True), *matrices(exam, "bandwidth", p2p=None, bidirectional=True)]:
         found += _both_ways(exam, one, granted)
     return _unique(found)
@@ -57,8 +54,14 @@ def _unique(found: Sequence[Finding]) -> list[Finding]:
     return list(kept.values())
 
 
+def _direct(exam: Exam, one: RelatedMatrix) -> Rates:
+    """The rates of pairs that are not staged in host memory: what those are slow by, peer-latency tells."""
+    seen = staged(exam)
+    return {pair: rate for pair, rate in numbers(one).items() if seen is None or pair not in seen.pairs}
+
+
 def _slow(exam: Exam, one: RelatedMatrix) -> list[Finding]:
-    rates = numbers(one)
+    rates = _direct(exam, one)
     if _refused(exam, one):
         return []  # host-staged whatever the title says: p2p-driver and peer-latency tell
     shares = {pair: rate / best for pair, rate in rates.items() if (best := exam.copy_rate(pair))}
@@ -82,8 +85,10 @@ def _slow(exam: Exam, one: RelatedMatrix) -> list[Finding]:
     advice = ["read the links under load: `sudo lspci -vvv` (LnkSta) while a copy runs"]
     if like is not None and like.gen < max(exam.box.gpu_spec(gpu).pcie.gen for gpu in exam.box.gpus):
         advice.append("BIOS: slot speed; riser and cable quality (corrected errors in dmesg)")
-    if exam.box.settings.acs == "off" and any(exam.box.path_type(a, b) in ("PIX", "PXB") for a, b in pairs):
+    if exam.box.settings.acs == "off" and any(exam.box.path_type(a, b) in NEAR for a, b in pairs) and not redirect_ruled_out(exam):
         advice.append("ACS redirect: ACSCtl of the switch ports in `sudo lspci -vvv`")
+    if staged(exam) is None:
+        advice.append("copies that are staged in host memory look alike: p2pBandwidthLatencyTest's latencies tell (0.4 to 2 us by peers)")
     title = f"copies of {where} are far below their links"
     fixed = wanted / middle - 1
     cost = f"bulk transfers take {fixed:+.0%} longer than on these links; small messages: {UNPRICED}"
@@ -140,8 +145,8 @@ def _above(exam: Exam, one: RelatedMatrix) -> list[Finding]:
     ]
 
 
-def _uneven(one: RelatedMatrix) -> list[Finding]:
-    rates = numbers(one)
+def _uneven(exam: Exam, one: RelatedMatrix) -> list[Finding]:
+    rates = _direct(exam, one)
     odd = {pair: rate / back for pair, rate in rates.items() if (back := rates.get((pair[1], pair[0]))) and rate > UNEVEN * back}
     if not odd:
         return []
@@ -156,40 +161,61 @@ def _uneven(one: RelatedMatrix) -> list[Finding]:
 
 
 def _both_ways(exam: Exam, one: RelatedMatrix, single: Sequence[RelatedMatrix]) -> list[Finding]:
-    """Both ways together hardly more than one way, where the links are full duplex."""
+    """Both ways together hardly more than one way, where the links are full duplex; judged switch by switch, and by path type between."""
     if not single or _refused(exam, one):
         return []
-    both, way = numbers(one), numbers(single[0])
-    ratios = {
-        pair: rate / way[pair]
-        for pair, rate in both.items()
-        if pair in way and (exam.copy_rate(pair, both=True) or 0) > 1.6 * (exam.copy_rate(pair) or 1e99)
-    }
-    low = {pair: ratio for pair, ratio in ratios.items() if ratio < BOTH_WAYS}
-    if not low or len(low) < 0.3 * len(ratios):
-        return []
+    both, way = _direct(exam, one), numbers(single[0])
+    groups: dict[tuple[str, str | None], Rates] = {}
+    for pair, rate in both.items():
+        if pair in way and (exam.copy_rate(pair, both=True) or 0) > 1.6 * (exam.copy_rate(pair) or 1e99):
+            kind = exam.box.path_type(*pair)
+            groups.setdefault((kind, meeting(exam, *pair) if kind in NEAR else None), {})[pair] = rate / way[pair]
+    near: Rates = {}
+    far: Rates = {}
+    for (kind, _node), ratios in groups.items():
+        low = {pair: ratio for pair, ratio in ratios.items() if ratio < BOTH_WAYS}
+        if low and len(low) >= _OF_A_GROUP * len(ratios):
+            (near if kind in NEAR else far).update(low)
+    judged = {pair: rate for ratios in groups.values() for pair, rate in ratios.items()}
+    return [_shared(exam, one, way, low, judged) for low in (near, far) if low]
+
+
+def _shared(exam: Exam, one: RelatedMatrix, way: Rates, low: Rates, judged: Rates) -> Finding:
+    """One finding of pairs that share one path both ways, all below switches or none of them."""
+    both, box = numbers(one), exam.box
+    below = exam.box.path_type(*next(iter(low))) in NEAR
     pair = min(low, key=lambda key: low[key])
     evidence = [
-        f"{place(one)}: both ways at once {counted(len(low), 'pair')} of {len(ratios)} reach hardly more than one way, like "
+        f"{place(one)}: both ways at once {counted(len(low), 'pair')} of {len(judged)} reach hardly more than one way, like "
         f"{pair[0]}-{pair[1]}: {format_rate(both[pair])} against {format_rate(way[pair])}; full-duplex links give nearly twice",
     ]
-    same = any(exam.box.path_type(*pair) in ("PIX", "PXB") for pair in low)
-    advice = ["ACS redirect sends both ways over one uplink: ACSCtl in `sudo lspci -vvv`"] if same else []
-    advice.append(
-        "the root complex or chipset may share one path between the two ways: then `half_duplex: true` at the node in the topology file"
-    )
-    costs = exam.costs(exam.set(acs="off"), exam.set(acs="on")) if same and exam.box.settings.acs == "off" else ()
-    return [
-        finding(
-            "copy-rates",
-            "copies both ways at once share one path",
-            "problem",
-            evidence,
-            costs=costs,
-            advice=advice,
-            nodes=[g for p in low for g in p],
+    fine = [both[key] for key, ratio in judged.items() if ratio >= BOTH_WAYS]
+    if fine:
+        evidence.append(f"the other pairs reach {format_rate(statistics.median(fine))} both ways (median)")
+    suspect = below and not redirect_ruled_out(exam)
+    title = "copies both ways at once share one path"
+    advice: list[str] = []
+    costs: tuple[Cost, ...] = ()
+    words: str | None = ""
+    if below:
+        same = [key for key in exam.pairs if box.path_type(*key) in NEAR]
+        evidence.append(f"{len(low)} of {len(same)} ordered pairs below one switch are so: their way up and down again is the switch's uplink")
+        title += " between GPUs of one switch"
+    if suspect:
+        title += ", as with ACS redirect on"
+        advice.append("ACS redirect sends both ways over one uplink: ACSCtl in `sudo lspci -vvv`")
+        costs = exam.costs(exam.set(acs="off"), exam.set(acs="on")) if box.settings.acs == "off" else ()
+        if costs and len(low) < len(same):
+            words = f"if all ports redirected (upper bound): {cost_text(costs)}"
+    elif below:
+        evidence.append("ACS redirect is off at all ports that the files show")
+        advice.append("the switch's partitions and firmware: something sends this traffic up its uplink")
+    if not below or len(low) == len(judged):
+        advice.append(
+            "the root complex or chipset may share one path between the two ways: then `half_duplex: true` at the node in the topology file"
         )
-    ]
+    nodes = [gpu for key in low for gpu in key]
+    return finding("copy-rates", title, "problem", evidence, costs=costs, cost=words, advice=advice, nodes=nodes)
 
 
 @check(
@@ -199,35 +225,32 @@ def _both_ways(exam: Exam, one: RelatedMatrix, single: Sequence[RelatedMatrix]) 
 )
 def peer_latency(exam: Exam) -> list[Finding] | None:
     """Latencies and rates that are the same with and without peer access, or as slow as host memory: not really peer-to-peer."""
-    fast = [one for p2p in (True, None) for one in matrices(exam, "latency", p2p=p2p) if numbers(one)]
-    on = [one for one in matrices(exam, "bandwidth", p2p=True) if numbers(one)]
-    off = [one for one in matrices(exam, "bandwidth", p2p=False) if numbers(one)]
-    if not fast and not (on and off):
+    seen = staged(exam)
+    if seen is None:
         return None
-    refused = exam.box.settings.p2p == "off" or any(_refused(exam, one) for one in [*fast, *on])
-    evidence: list[str] = []
-    nodes: list[str] = []
-    for one in fast[:2]:
-        late = {pair: time for pair, time in numbers(one).items() if time > STAGED_LATENCY}
-        if late:
-            took = f"{format_time(_median(late))} (median of {counted(len(late), 'pair')} of {len(numbers(one))})"
-            evidence.append(
-                f"{place(one)}: with P2P enabled a small write takes {took}: host memory takes 10 to 30 us, peer-to-peer 0.4 to 2"
-            )
-            nodes += [gpu for pair in late for gpu in pair]
-    if on and off and (evidence or not fast):
-        with_, without = numbers(on[0]), numbers(off[0])
-        same = [pair for pair, rate in with_.items() if pair in without and abs(rate / without[pair] - 1) < SAME]
-        if same and len(same) > 0.8 * len(with_):
-            rates = f"{format_rate(_median(with_))} and {format_rate(_median(without))}"
-            evidence.append(f"{place(on[0])}: copies with P2P enabled and disabled are equally fast ({rates})")
-            nodes += [gpu for pair in same for gpu in pair]
-    if not evidence or refused:
+    asked = [one for kind in ("latency", "bandwidth") for p2p in (True, None) for one in matrices(exam, kind, p2p=p2p)]
+    if not seen.evidence or exam.box.settings.p2p == "off" or any(_refused(exam, one) for one in asked):
         return []
-    late_costs = exam.costs(exam.opened(), exam.set(p2p="off"))
+    evidence = list(seen.evidence)
+    if not seen.sure:
+        evidence.append("no file has latencies: a link slower than host memory would look alike")
+    costs, words = _staged_costs(exam, seen.pairs)
     advice = (
         "`nvidia-smi topo -p2p r` and w: what the driver grants; then see p2p-driver",
         "say `p2p: off` in the topology file, so that predictions are those of host-staged traffic",
     )
     title = "peer access is on, but traffic goes as through host memory"
-    return [finding("peer-latency", title, "problem", evidence, costs=late_costs, advice=advice, nodes=nodes)]
+    nodes = [gpu for pair in sorted(seen.pairs) for gpu in pair]
+    return [finding("peer-latency", title, "problem", evidence, costs=costs, cost=words, advice=advice, nodes=nodes)]
+
+
+def _staged_costs(exam: Exam, pairs: Collection[tuple[str, str]]) -> tuple[tuple[Cost, ...], str]:
+    """What staging ``pairs`` costs: all of them, or all beyond a path type; else that of all pairs, and that it is so."""
+    direct = {pair for pair in exam.pairs if exam.box.path_type(*pair) != "NVL"}
+    whole = exam.costs(exam.opened(), exam.set(p2p="off"))
+    if set(pairs) >= direct:
+        return whole, ""
+    for level in ("PIX", "PXB", "PHB"):
+        if set(pairs) == {pair for pair in direct if LEVELS.index(exam.box.path_type(*pair)) > LEVELS.index(level)}:
+            return exam.costs(exam.opened(), exam.set(p2p="on", env={**OPEN, "NCCL_P2P_LEVEL": level})), ""
+    return whole, f"if all pairs were staged: {cost_text(whole)}"

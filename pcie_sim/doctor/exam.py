@@ -55,6 +55,8 @@ class Exam:
         self._boxes: dict[tuple[Any, ...], Topology | None] = {}
         self._times: dict[tuple[Any, ...], float | None] = {}
         self._choices: dict[Topology, CclChoice | None] = {}
+        self.known: dict[str, Any] = {}
+        """What helpers worked out once."""
 
     def changed(self, nodes: Mapping[str, Mapping[str, Any]], box: Topology | None = None) -> Topology | None:
         """The box with other values in some nodes; None where that is no sound box."""

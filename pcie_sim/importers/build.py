@@ -64,6 +64,7 @@ def build_box(files: Sequence[Imported], *, gpu: str | None = None, name: str | 
     sketch = _sketch(found, facts)
     if not sketch.gpus():
         raise InputError(_no_gpus(files))
+    sketch.remarks += _other_counts(found, len(sketch.gpus()))
     by_node = _facts_by_node(sketch, numbers)
     gpus = parts_.gpu_parts(sketch, found, by_node, asked)
     sockets = parts_.socket_parts(sketch, found.host)
@@ -117,10 +118,6 @@ def _sketch(found: Gathered, facts: Sequence[GpuFact]) -> Sketch:
     if found.gpu_devices():
         cards = {device.key: part for device in found.devices.values() if device.kind == "nic" and (part := parts_.nic_part(device))}
         sketch = sketch_tree(found, cards)
-        for matrix, source in found.matrices:
-            if matrix.kind == "path" and len(matrix.labels) != len(sketch.gpus()):
-                text = f"a matrix of {len(matrix.labels)} GPUs; {found.tree_source} has {len(sketch.gpus())}, which are kept"
-                sketch.remarks.append(Remark("conflict", text, source, matrix.line))
         left = sum(device.kind == "nic" and device.key not in cards for device in found.devices.values())
         if left:
             text = f"{left} network card{'s' if left > 1 else ''} without an entry in the catalog: left out of the tree"
@@ -137,6 +134,24 @@ def _sketch(found: Gathered, facts: Sequence[GpuFact]) -> Sketch:
     if facts:
         return sketch_flat(facts, found.host, found.cpus)
     return Sketch()
+
+
+def _other_counts(found: Gathered, count: int) -> list[Remark]:
+    """A remark for every list or matrix of the whole box that has another number of GPUs than the tree."""
+    remarks = []
+    for matrix, source in found.matrices:
+        if matrix.kind in ("path", "p2p_status") and len(matrix.labels) != count:
+            text = f"a matrix of {len(matrix.labels)} GPUs; the box is drawn with {count}"
+            remarks.append(Remark("conflict", text, source, matrix.line))
+    listed: dict[str, set[int]] = {}
+    for fact, source in found.gpus:
+        if fact.numbering == "bus":
+            listed.setdefault(source, set()).add(fact.index)
+    matrices = {source for matrix, source in found.matrices if matrix.kind in ("path", "p2p_status")}
+    for source, places in listed.items():
+        if len(places) != count and source not in matrices:
+            remarks.append(Remark("conflict", f"lists {len(places)} GPUs; the box is drawn with {count}", source))
+    return remarks
 
 
 def _log_matrix(found: Gathered) -> tuple[MatrixFact, str, list[GpuFact]] | None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from itertools import combinations
 
 from pcie_sim.importers.facts import CpuFact, GpuFact, HostFact, MatrixFact
@@ -64,7 +65,8 @@ def sketch_matrix(matrix: MatrixFact, source: str, gpus: Sequence[GpuFact], host
     known = {cpu.numa: cpu for cpu in cpus}
     printed = sorted(set(printed_of.values()))
     nodes = list(cpus) if set(printed) <= set(known) else [CpuFact(f"numa{numa}", numa=numa) for numa in printed]
-    plan = plan_sockets(nodes, host)
+    silent = len(printed) == 1 and not any(gpu.numa for gpu in flat)
+    plan = plan_sockets([replace(cpu, numa=None) for cpu in nodes] if silent else nodes, host)
     socket_by_numa = {cpu.numa: plan.socket_of[cpu.key] for cpu in nodes}
     sketch.remarks += [Remark("assumed", text, source) for text in plan.assumed]
     for group in numa_groups:

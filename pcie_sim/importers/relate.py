@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from pcie_sim.importers.facts import CclFact, DeviceFact, GpuFact, HostFact, MatrixFact, bus_id
 from pcie_sim.importers.gather import Gathered, gather
@@ -116,7 +117,7 @@ def relate(spec: TopologySpec, files: Sequence[Imported], *, gathered: Gathered 
         acs_ports=tuple(device for device in found.devices.values() if device.acs_redirect is not None),
         launches=tuple(launch for launch, _ in found.launches),
         remarks=tuple(remarks),
-        sources=tuple(found.sources),
+        sources=tuple(dict.fromkeys(Path(source).name for source in found.sources)),
     )
 
 

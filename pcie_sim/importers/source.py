@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import stat
+import sys
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -38,7 +39,7 @@ class Remark:
     line: int | None = None
 
     def __str__(self) -> str:
-        where = self.source + (f":{self.line}" if self.line else "")
+        where = Path(self.source).name + (f":{self.line}" if self.line else "")
         return f"{where}: {self.text}" if where else self.text
 
 
@@ -106,19 +107,22 @@ def _clean(line: str) -> str:
 
 
 def read_source(path: str | os.PathLike[str]) -> SourceText:
-    """The text of the file ``path``: UTF-8, or UTF-16 as Windows shells write it; at most 32 MiB of it.
+    """The text of the file ``path`` (``-``: standard input): UTF-8, or UTF-16 as Windows shells write it; at most 32 MiB of it.
 
     Raises:
         InputError: missing, a folder, no regular file, unreadable, empty, an archive, or binary.
     """
     shown = os.fspath(path)
+    if shown == "-":
+        stream_in = getattr(sys.stdin, "buffer", None)
+        return source_of(b"" if stream_in is None else stream_in.read(MAX_BYTES + 1), "standard-input")
     try:
         target = Path(path)
         mode = target.stat().st_mode
         if stat.S_ISDIR(mode):
             raise InputError(f"{shown}: is a folder; give a file")
         if not stat.S_ISREG(mode):
-            raise InputError(f"{shown}: is no regular file")
+            raise InputError(f"{shown}: is no regular file; pipe it in as - or write it into a file")
         with target.open("rb") as stream:
             raw = stream.read(MAX_BYTES + 1)
     except FileNotFoundError as exc:

@@ -13,7 +13,7 @@ from pcie_sim.specs.model import ModelSpec
 
 def topology_text(spec: TopologySpec) -> str:
     """The file of ``spec`` (schema ``pcie-sim/topology/1``). Reading it back gives an equal spec."""
-    data = spec.model_dump(mode="json", by_alias=True, exclude_defaults=True, exclude_none=True)
+    data = spec.model_dump(mode="json", by_alias=True, exclude_defaults=True)
     lines = [f"{key}: {_flow(data[key])}" for key in ("schema", "name", "title") if key in data]
     lines += _listed("sources", data)
     lines.append("nodes:")
@@ -28,7 +28,7 @@ def topology_text(spec: TopologySpec) -> str:
 
 def model_text(spec: ModelSpec) -> str:
     """The file of ``spec`` (schema ``pcie-sim/model/1``). Reading it back gives an equal spec."""
-    data = spec.model_dump(mode="json", by_alias=True, exclude_defaults=True, exclude_none=True)
+    data = spec.model_dump(mode="json", by_alias=True, exclude_defaults=True)
     lines: list[str] = []
     for key, value in data.items():
         if key in ("provenance", "notes", "aliases") or not isinstance(value, Mapping):

@@ -20,7 +20,7 @@ from pcie_sim.results.base import Result, plain
 from pcie_sim.specs.measurement import MeasurementSet
 from pcie_sim.specs.model import ModelSpec
 from pcie_sim.study.arguments import Where, path_text
-from pcie_sim.study.loading import YAML
+from pcie_sim.study.loading import YAML, hinted
 from pcie_sim.topology import Topology, from_spec
 from pcie_sim.topology import load_topology as _load_topology
 
@@ -57,7 +57,7 @@ class ImportResult(Result):
         """Schema ``pcie-sim/import/1``."""
         return {
             "schema": "pcie-sim/import/1",
-            "files": [{"file": one.source, "formats": list(one.formats), "holds": list(holds(one))} for one in self.files],
+            "files": [{"file": Path(one.source).name, "formats": list(one.formats), "holds": list(holds(one))} for one in self.files],
             "topology": None if self.topology is None else _dump(self.topology.spec),
             "model": None if self.model is None else _dump(self.model),
             "measurements": [_dump(measured) for measured in self.measurements],
@@ -71,7 +71,7 @@ class ImportResult(Result):
 
     def to_records(self) -> list[dict[str, Any]]:
         """One dict a file."""
-        return [{"file": one.source, "formats": ", ".join(one.formats), "holds": "; ".join(holds(one))} for one in self.files]
+        return [{"file": Path(one.source).name, "formats": ", ".join(one.formats), "holds": "; ".join(holds(one))} for one in self.files]
 
 
 def _dump(spec: Any) -> dict[str, Any]:
@@ -86,7 +86,8 @@ def holds(one: Imported) -> tuple[str, ...]:
     if box.devices:
         found.append(f"a tree of {len(box.devices)} devices, {gpus} GPU{'s' if gpus != 1 else ''}")
     if box.gpus:
-        found.append(f"{len(box.gpus)} GPU{'s' if len(box.gpus) != 1 else ''}")
+        count = len({gpu.index for gpu in box.gpus})
+        found.append(f"{count} GPU{'s' if count != 1 else ''}")
     found += [f"{_MATRIX_WORDS[matrix.kind]} of {len(matrix.labels)} GPUs" for matrix in box.matrices]
     for ccl in box.ccl:
         ranks = f" of {ccl.nranks} ranks" if ccl.nranks else ""
@@ -266,7 +267,7 @@ def load_box(topology: Where | Sequence[Where], logs: Iterable[Where] = (), *, g
     ]
     more = [path_text(one, "logs") for one in logs]
     if len(first) == 1 and (not catalog.is_path(first[0]) or first[0].lower().endswith(YAML)):
-        box = _load_topology(first[0])
+        box = hinted(first[0], lambda: _load_topology(first[0]))
         files = read_files(more) if more else ()
         if gpu is not None:
             raise InputError(f"--gpu {gpu[:40]}: {box.name} names its GPUs; --gpu is for files of other programs that do not")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from pathlib import Path
 
@@ -154,9 +155,14 @@ def test_compare_sets_the_command_beside_the_usual_strategies(folder: Path, caps
         (["compare", "--topology", "config.json", "--model", "config.json"], ["config.json: is a model", "give it as --model"]),
         (["compare", "--topology", "topo.txt", "--serve", "topo.txt"], ["--serve topo.txt: no serve command in it"]),
         (["predict", "--topology", "topo.txt", "--model", "qwen3-8b", "--concurrency", "1"], ["missing option --strategy"]),
+        (["topology", "show", "topo.md"], ["unknown topology 'topo.md'", "there is a file of that name: write ./topo.md"]),
+        (["topology", "doctor", "topo.md"], ["there is a file of that name: write ./topo.md"]),
+        (["model", "show", "Qwen/Qwen3-8B"], ["Qwen/Qwen3-8B: no such file; the catalog has that model under the name qwen3-8b"]),
+        (["model", "show", "Some/Model"], ["give its config.json", "nearest"]),
     ],
 )
 def test_is_refused_in_two_lines(argv: list[str], words: list[str], folder: Path, capsys: Capture) -> None:
+    (folder / "topo.md").write_text(TOPO)
     (folder / "prose.txt").write_text("once upon a time\nthere was a box\n")
     out, err = run(argv, capsys, code=2)
     assert out == ""
@@ -184,3 +190,24 @@ def test_a_folder_of_a_model(folder: Path, capsys: Capture) -> None:
     assert ps.load_model("./My-Model").hidden_size == 4096
     run(["model", "import", "./My-Model", "-o", "m.yaml"], capsys)
     assert ps.load_model("m.yaml") == ps.load_model("./My-Model")
+
+
+def test_a_paste_through_a_pipe(folder: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(TOPO.encode())))
+    out, _ = run(["topology", "import", "-", "--gpu", "rtx-4090", "--json"], capsys)
+    assert json.loads(out)["files"][0]["file"] == "standard-input"
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"")))
+    _, err = run(["topology", "import", "-"], capsys, code=2)
+    assert err == "error: standard-input: is empty\n"
+
+
+def test_where_a_file_lies_is_nobodys_business(folder: Path, capsys: Capture) -> None:
+    for argv, code in ((["topology", "import"], 0), (["topology", "doctor"], 1)):
+        out, _ = run([*argv, str(folder / "topo.txt"), str(folder / "names.txt"), "--json"], capsys, code=code)
+        assert str(folder) not in out
+
+
+def test_files_that_count_differently_are_said(folder: Path, capsys: Capture) -> None:
+    (folder / "three.txt").write_text("".join(NAMES.splitlines(keepends=True)[:3]))
+    out, _ = run(["topology", "import", "topo.txt", "three.txt", "--gpu", "l40s", "--json"], capsys)
+    assert "three.txt: lists 3 GPUs; the box is drawn with 4" in json.loads(out)["conflicts"]

@@ -12,7 +12,7 @@ from pcie_sim.importers import read_any, source_of
 from pcie_sim.importers.build import build_box
 from pcie_sim.importers.nccl_topo_write import write
 from pcie_sim.importers.smi_topo_write import write_topo_m
-from pcie_sim.importers.write import topology_text
+from pcie_sim.importers.write import model_text, topology_text
 from pcie_sim.specs.machine import TopologySpec
 from pcie_sim.topology import Topology, from_spec, load_topology
 
@@ -84,3 +84,16 @@ def test_our_own_text_reads_back_equal(name: str) -> None:
     found = read_any(source_of(topology_text(spec), "box.yaml")).topology
     assert isinstance(found, TopologySpec)
     assert found == spec
+
+
+@pytest.mark.parametrize("name", catalog.names("models"))
+def test_a_models_text_reads_back_equal(name: str) -> None:
+    spec = catalog.load_model_spec(name)
+    assert read_any(source_of(model_text(spec), "model.yaml")).model == spec
+
+
+def test_a_models_required_null_is_written() -> None:
+    """DeepSeek-V2-Lite has no query rank: the key is required, its value nothing."""
+    spec = catalog.load_model_spec("deepseek-v3")
+    lite = spec.model_copy(update={"attention": spec.attention.model_copy(update={"q_lora_rank": None})})
+    assert read_any(source_of(model_text(lite), "model.yaml")).model == lite
