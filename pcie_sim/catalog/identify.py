@@ -276,16 +276,44 @@ def _true_family(family: int | None) -> int | None:
 
 
 def _by_cpu_name(printed: str, sockets: Mapping[str, Mapping[str, Any]], maker: str) -> Match | None:
-    best: tuple[int, bool, str] | None = None
-    for part, entry in sockets.items():
-        for rule in entry["cpus"]:
-            pattern = rule.get("name")
-            if printed and pattern and entry["vendor"] == maker and fnmatchcase(printed, pattern):
-                found = (len(pattern), not rule.get("near", False), part)
-                best = found if best is None else max(best, found)
+    best = _best_rule(printed, sockets, maker)
     if best is None:
         return None
-    return Match(best[2]) if best[1] else Match(best[2], False, (), "the nearest part")
+    _length, rank, part, also = best
+    if rank == _EXACT:
+        return Match(part)
+    others = f"{also} print{'' if ' and ' in also else 's'} the same" if also else ""
+    return Match(part, False, (), "; ".join(text for text in ("the nearest part" if rank == _NEAR else "", others) if text))
+
+
+_NEAR, _SHARED, _EXACT = 1, 2, 3
+"""How much a rule says: the nearest part, the part among others of one name, the part."""
+
+
+def _best_rule(printed: str, sockets: Mapping[str, Mapping[str, Any]], maker: str) -> tuple[int, int, str, str] | None:
+    """(length of the pattern, how much it says, part, who else has the name) of the longest pattern that fits."""
+    found = [
+        (len(pattern), _NEAR if rule.get("near") else _SHARED if rule.get("also") else _EXACT, part, str(rule.get("also", "")))
+        for part, entry in sockets.items()
+        for rule in entry["cpus"]
+        if printed and (pattern := rule.get("name")) and entry["vendor"] == maker and fnmatchcase(printed, pattern)
+    ]
+    return max(found, default=None)
+
+
+def telling_device(names: Iterable[str]) -> str | None:
+    """Which of the printed names of devices on root buses says most of the processor that they are part of: one that a rule of the catalog
+    knows, and of those the one that leaves least open. None: no rule knows any.
+    """
+    sockets: Mapping[str, Mapping[str, Any]] = known("parts").get("sockets", {})
+    best: tuple[int, str] | None = None
+    for name in dict.fromkeys(names):
+        printed = _cpu_text(name)
+        maker = _maker(printed)
+        rule = _best_rule(printed, sockets, maker) if maker is not None else None
+        if rule is not None and (best is None or rule[1] > best[0]):
+            best = (rule[1], name)
+    return best[1] if best is not None else None
 
 
 def _by_cpu_numbers(maker: str, family: int | None, model: int | None, sockets: Mapping[str, Mapping[str, Any]]) -> Match | None:

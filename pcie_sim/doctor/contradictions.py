@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Collection, Sequence
 
-from pcie_sim.doctor.copying import Rates, copies, matrices, numbers, place, staged
+from pcie_sim.doctor.copying import SAME, Rates, copies, matrices, numbers, place, staged
 from pcie_sim.doctor.exam import OPEN, UNPRICED, Exam, cost_text, finding
 from pcie_sim.doctor.registry import check
 from pcie_sim.doctor.seen import NEAR, meeting, redirect_ruled_out
@@ -65,7 +65,8 @@ def _slow(exam: Exam, one: RelatedMatrix) -> list[Finding]:
     if _refused(exam, one):
         return []  # host-staged whatever the title says: p2p-driver and peer-latency tell
     shares = {pair: rate / best for pair, rate in rates.items() if (best := exam.copy_rate(pair))}
-    slow = {pair: share for pair, share in shares.items() if share < SLOW}
+    # slow one way only is no link's state: _uneven tells
+    slow = {pair: share for pair, share in shares.items() if share < SLOW and shares.get((pair[1], pair[0]), share) <= UNEVEN * share}
     if not slow:
         return []
     guilty = [gpu for gpu in exam.box.gpus if _all_slow(gpu, shares)]
@@ -77,12 +78,16 @@ def _slow(exam: Exam, one: RelatedMatrix) -> list[Finding]:
     where = exam.names(whose) if whose else ("all pairs" if everyone else f"{len(slow)} of {len(shares)} pairs")
     share = f"{middle / wanted:.0%}"
     evidence = [f"{place(one)}: copies of {where} reach {format_rate(middle)} (median), their links carry {format_rate(wanted)}: {share}"]
-    like = _like(exam, middle)
+    alike = everyone and _as_without(exam, one, pairs)
+    if alike:
+        evidence.append("they are as fast with P2P disabled: staged in host memory, or over a link that bounds both")
+    like = None if alike else _like(exam, middle)
     if like is not None:
         evidence.append(f"that is what a link of {parts_text(like)} carries ({format_rate(payload(exam, like))})")
     if not whose and not everyone:
         evidence.append("pairs: " + ", ".join(f"{a}-{b} {format_rate(rates[a, b])}" for a, b in list(slow)[:6]))
-    advice = ["read the links under load: `sudo lspci -vvv` (LnkSta) while a copy runs"]
+    advice = ["`nvidia-smi topo -p2p r`: what the driver grants; virtual machines and IOMMU may turn copies round"] if alike else []
+    advice.append("read the links under load: `sudo lspci -vvv` (LnkSta) while a copy runs")
     if like is not None and like.gen < max(exam.box.gpu_spec(gpu).pcie.gen for gpu in exam.box.gpus):
         advice.append("BIOS: slot speed; riser and cable quality (corrected errors in dmesg)")
     if exam.box.settings.acs == "off" and any(exam.box.path_type(a, b) in NEAR for a, b in pairs) and not redirect_ruled_out(exam):
@@ -93,6 +98,15 @@ def _slow(exam: Exam, one: RelatedMatrix) -> list[Finding]:
     fixed = wanted / middle - 1
     cost = f"bulk transfers take {fixed:+.0%} longer than on these links; small messages: {UNPRICED}"
     return [finding("copy-rates", title, "problem", evidence, cost=cost, advice=advice, nodes=[gpu for pair in pairs for gpu in pair])]
+
+
+def _as_without(exam: Exam, one: RelatedMatrix, pairs: Sequence[tuple[str, str]]) -> bool:
+    """Copies of these pairs are as fast with peer access disabled."""
+    for other in matrices(exam, "bandwidth", p2p=False):
+        rates, without = numbers(one), numbers(other)
+        if one.matrix.p2p is True and pairs and all(pair in without and abs(rates[pair] / without[pair] - 1) < SAME for pair in pairs):
+            return True
+    return False
 
 
 def _refused(exam: Exam, one: RelatedMatrix) -> bool:
@@ -167,15 +181,17 @@ def _both_ways(exam: Exam, one: RelatedMatrix, single: Sequence[RelatedMatrix]) 
     both, way = _direct(exam, one), numbers(single[0])
     groups: dict[tuple[str, str | None], Rates] = {}
     for pair, rate in both.items():
-        if pair in way and (exam.copy_rate(pair, both=True) or 0) > 1.6 * (exam.copy_rate(pair) or 1e99):
+        alone = exam.copy_rate(pair)
+        # what is slow one way already is so for another reason
+        if pair in way and alone and way[pair] >= SLOW * alone and (exam.copy_rate(pair, both=True) or 0) > 1.6 * alone:
             kind = exam.box.path_type(*pair)
             groups.setdefault((kind, meeting(exam, *pair) if kind in NEAR else None), {})[pair] = rate / way[pair]
     near: Rates = {}
     far: Rates = {}
-    for (kind, _node), ratios in groups.items():
+    for (level, _node), ratios in groups.items():
         low = {pair: ratio for pair, ratio in ratios.items() if ratio < BOTH_WAYS}
         if low and len(low) >= _OF_A_GROUP * len(ratios):
-            (near if kind in NEAR else far).update(low)
+            (near if level in NEAR else far).update(low)
     judged = {pair: rate for ratios in groups.values() for pair, rate in ratios.items()}
     return [_shared(exam, one, way, low, judged) for low in (near, far) if low]
 
@@ -199,7 +215,7 @@ def _shared(exam: Exam, one: RelatedMatrix, way: Rates, low: Rates, judged: Rate
     words: str | None = ""
     if below:
         same = [key for key in exam.pairs if box.path_type(*key) in NEAR]
-        evidence.append(f"{len(low)} of {len(same)} ordered pairs below one switch are so: their way up and down again is the switch's uplink")
+        evidence.append(f"{len(low)} of {len(same)} ordered pairs below one switch are so: as if they went up its uplink and down again")
         title += " between GPUs of one switch"
     if suspect:
         title += ", as with ACS redirect on"

@@ -53,8 +53,10 @@ def usual_rate(exam: Exam, gpu: str, *, direct: bool = False) -> float | None:
     seen = staged(exam) if direct else None
     for one in copies(exam):
         rates = numbers(one)
-        if direct:
-            rates = {} if one.matrix.p2p is False else {pair: rate for pair, rate in rates.items() if seen is None or pair not in seen.pairs}
+        if direct and one.matrix.p2p is False:
+            continue
+        if seen is not None:
+            rates = {pair: rate for pair, rate in rates.items() if pair not in seen.pairs}
         for end in (0, 1):
             mine = [rate for pair, rate in rates.items() if pair[end] == gpu]
             if mine:

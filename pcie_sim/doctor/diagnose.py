@@ -5,6 +5,7 @@ from __future__ import annotations
 from importlib import import_module
 
 from pcie_sim.doctor.exam import Exam
+from pcie_sim.doctor.grounds import filled_in, grounded, sources, texts
 from pcie_sim.doctor.registry import CHECKS
 from pcie_sim.importers.relate import Related
 from pcie_sim.results.finding import Diagnosis, Finding
@@ -33,13 +34,18 @@ def diagnose(topology: Topology, related: Related | None = None) -> Diagnosis:
     findings: list[Finding] = []
     checked: list[tuple[str, str]] = []
     unchecked: list[tuple[str, str, str]] = []
+    assumed = texts(exam, "assumed")
+    unseen = filled_in(assumed)
     for one in CHECKS.values():
         found = one.run(exam)
-        if found is None:
+        if found is None or (not found and one.code in unseen):
             unchecked.append((one.code, one.title, one.needs))
         else:
             checked.append((one.code, one.title))
             findings += found
+    if any(found.code in ("link-width", "link-speed") and found.severity == "problem" for found in findings):
+        checked = [one for one in checked if one[0] != "lanes" or any(found.code == "lanes" for found in findings)]
+    findings = grounded(exam, findings, assumed)
     places = {code: place for place, code in enumerate(CHECKS)}
     findings.sort(key=lambda item: (item.severity != "problem", -_weight(item), places[item.code]))
     settings = topology.settings
@@ -51,7 +57,11 @@ def diagnose(topology: Topology, related: Related | None = None) -> Diagnosis:
         findings=tuple(findings),
         checked=tuple(checked),
         unchecked=tuple(unchecked),
-        sources=tuple(exam.related.sources) or topology.spec.sources,
+        sources=sources(exam),
+        assumed=assumed,
+        conflicts=texts(exam, "conflict"),
+        cut=texts(exam, "cut"),
+        ignored=texts(exam, "ignored"),
         gpus=len(topology.gpus),
         settings=f"{library}, p2p {settings.p2p}, acs {settings.acs}, {env or 'no NCCL variables'}",
     )

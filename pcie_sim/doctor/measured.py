@@ -15,13 +15,13 @@ from pcie_sim.doctor.explain import Explanation, explain
 from pcie_sim.doctor.registry import check
 from pcie_sim.doctor.runs import Curve, Expected, curves, expected
 from pcie_sim.importers.relate import RelatedMatrix
-from pcie_sim.results.finding import Cost, Finding
+from pcie_sim.results.finding import Cost, Finding, Severity
 from pcie_sim.specs.ops import Array
 from pcie_sim.units import counted, format_bytes, format_rate, format_time
 
-SICK, SICK_OTHERS = 1.5, 2.0
-"""Slower than this, and than the prediction's upper decile, is more than doubt about the prediction (ops other than AllReduce: the
-second, predictions are less tested) ..."""
+SICK, FAR = 1.5, 2.0
+"""Slower than the first, and than the prediction's upper decile, is more than doubt about the prediction; from the second on a problem
+..."""
 EAGER_SLACK = 3.0
 """... but where the CPU's launches decide, only beyond this: hosts differ (published floors of 8 GPUs: 27 to 66 us)."""
 FAST = 0.7
@@ -35,12 +35,21 @@ _TESTS = "an nccl-tests table of this box: `all_reduce_perf -b 1K -e 256M -f 2 -
 
 @dataclass(frozen=True, eq=False)
 class Sick:
-    """A run beside what it should be: which sizes are far slower, and which only as slow as other CPUs launch."""
+    """A run beside what it should be: which sizes are slower, and which only as slow as other CPUs launch.
+
+    ``far``: ``sizes`` are those that are twice as slow and more; else they are somewhat slower, and a note.
+    """
 
     curve: Curve
     should: Expected
     sizes: np.ndarray
     by_cpu: np.ndarray
+    far: bool
+
+    @property
+    def severity(self) -> Severity:
+        """A problem where it is far slower."""
+        return "problem" if self.far else "note"
 
     @property
     def ratio(self) -> Array:
@@ -53,13 +62,18 @@ def judge(curve: Curve) -> Sick | None:
     should = expected(curve, curve.box)
     if should is None:
         return None
-    factor = SICK if curve.op == "all_reduce" else SICK_OTHERS
-    over = (curve.times > factor * should.times) & (curve.times > should.p90)
+    over = (curve.times > SICK * should.times) & (curve.times > should.p90)
     cpu = over & (curve.times < EAGER_SLACK * should.floor)
-    sick = over & ~cpu
-    if len(sick) > 3:  # one size alone among many is a hiccup
-        sick = np.asarray([bool(sick[i]) and bool(sick[max(0, i - 1) : i + 2].sum() > 1) for i in range(len(sick))])
-    return Sick(curve, should, sick, cpu)
+    sick = _without_hiccups(over & ~cpu)
+    far = _without_hiccups(sick & (curve.times >= FAR * should.times))
+    return Sick(curve, should, far if far.any() else sick, cpu, bool(far.any()))
+
+
+def _without_hiccups(sick: np.ndarray) -> np.ndarray:
+    """One size alone among many is a hiccup."""
+    if len(sick) <= 3:
+        return sick
+    return np.asarray([bool(sick[i]) and bool(sick[max(0, i - 1) : i + 2].sum() > 1) for i in range(len(sick))])
 
 
 @check("collectives", "measured collectives are as fast as this tree should give", needs=_TESTS)
@@ -71,7 +85,7 @@ def collectives(exam: Exam) -> list[Finding] | None:
     findings: list[Finding] = []
     told: set[str] = set()
     others: dict[str, list[Sick]] = {}
-    for one in sorted(judged, key=lambda item: (item.curve.op != "all_reduce", -len(item.curve.gpus))):
+    for one in sorted(judged, key=lambda item: (not item.far, item.curve.op != "all_reduce", -len(item.curve.gpus))):
         if one.sizes.any() and one.curve.source in told:
             others.setdefault(one.curve.source, []).append(one)
         elif one.sizes.any():
@@ -91,7 +105,8 @@ def _likewise(source: str, runs: Sequence[Sick]) -> Finding:
     title = f"{counted(len(runs), 'further run')} of {at(source) or 'the same file'} slow as well"
     nodes = [gpu for one in runs for gpu in one.curve.gpus]
     cost = cost_text([cost for one in runs[:3] for cost in _costs(one)[-1:]])
-    return finding("collectives", title, "problem", evidence, cost=cost, advice=("see the first run of this file",), nodes=nodes)
+    level: Severity = "problem" if any(one.far for one in runs) else "note"
+    return finding("collectives", title, level, evidence, cost=cost, advice=("see the first run of this file",), nodes=nodes)
 
 
 def _regions(curve: Curve) -> dict[str, np.ndarray]:
@@ -120,8 +135,8 @@ def _sick(exam: Exam, one: Sick) -> Finding:
     advice.append(
         "a log of the same run with NCCL_DEBUG=INFO shows transports, rings and channels; copies (p2pBandwidthLatencyTest) show the wires"
     )
-    title = f"{curve.title}: {_title(one, _parts(one))}"
-    return finding("collectives", title, "problem", evidence, costs=_costs(one), advice=advice, nodes=curve.gpus)
+    title = f"{curve.title}{'' if one.far else ' slower than predicted'}: {_title(one, _parts(one))}"
+    return finding("collectives", title, one.severity, evidence, costs=_costs(one), advice=advice, nodes=curve.gpus)
 
 
 def _how(curve: Curve) -> str:
@@ -172,7 +187,7 @@ def _costs(one: Sick) -> tuple[Cost, ...]:
 def _explained(one: Sick, fits: Sequence[Explanation], tried: int) -> list[str]:
     if not fits:
         what = "peer access, transports, links, ACS, protocols, channels"
-        return [f"none of the {tried} states that were tried explains it ({what})"] if tried else []
+        return [f"none of the {tried} states that the files leave open explains it ({what})"] if tried else []
     last = int(np.flatnonzero(one.sizes)[-1])
     size = format_bytes(one.curve.sizes[last])
     texts = []
@@ -272,6 +287,6 @@ def _beside(exam: Exam, matrix: RelatedMatrix, one: Sick) -> Finding | None:
             "NCCL_MIN_NCHANNELS=8, NCCL_P2P_LEVEL=SYS: one at a time",
         ]
         title = f"copies are as fast as the links, {op_name(curve.op)} is not"
-        return finding(code, title, "problem", evidence, costs=_costs(one)[-1:], advice=advice, nodes=nodes)
+        return finding(code, title, one.severity, evidence, costs=_costs(one)[-1:], advice=advice, nodes=nodes)
     title = "copies and AllReduce are slow alike: look at the wires first"
     return finding(code, title, "note", [figures], cost=None, nodes=nodes) if slowest < SLOW * planned else None

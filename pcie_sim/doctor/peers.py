@@ -9,6 +9,7 @@ from pcie_sim import catalog
 from pcie_sim.doctor.copying import cells
 from pcie_sim.doctor.exam import OPEN, SMALL, Exam, at, cost_text, dear, finding, said
 from pcie_sim.doctor.registry import check
+from pcie_sim.doctor.seen import logged, transport_kind
 from pcie_sim.errors import InputError
 from pcie_sim.importers.imported import Launch
 from pcie_sim.importers.relate import RelatedMatrix
@@ -36,6 +37,11 @@ _PLATFORM = (
 )
 _KEYS = '"ForceP2P=0x11;RMForceP2PType=1;RMPcieP2PType=2;GrdmaPciTopoCheckOverride=1;EnableResizableBar=1"'
 """As people with RTX PRO 6000 on root ports set them (local-inference-lab/rtx6kpro); some drivers then promise what they cannot do."""
+_MEASURE_BOTH = (
+    "on some hosts staging in host memory is as fast or faster (published: 8x A40 in NPS4, 8x L20, 3x CMP 170HX): measure both, "
+    "NCCL_P2P_DISABLE=1 against the level"
+)
+"""NVIDIA/nccl-tests#74, NVIDIA/nccl#1817, PixelML/club-170hx."""
 _ACCESS = ("", "r", "w", "p", "read", "write", "prop")
 
 Pairs = list[tuple[str, str]]
@@ -50,7 +56,7 @@ def p2p_driver(exam: Exam) -> list[Finding] | None:
         stock = {box.gpu_spec(gpu).name: box.gpu_spec(gpu).p2p.stock_driver for gpu in box.gpus}
         if box.settings.p2p == "auto" and "no" not in stock.values() and "unknown" in stock.values():
             return None
-        if _seen_peers(exam):  # a log shows it at work: the driver is not the stock one
+        if "P2P" in logged(exam).values():  # a log shows it at work: the driver is not the stock one
             return []
         kinds = {gpu: box.gpu_spec(gpu).p2p.stock_driver == "no" for gpu in box.gpus}
         refused = [
@@ -66,8 +72,10 @@ def p2p_driver(exam: Exam) -> list[Finding] | None:
     now, fixed = exam.set(p2p="off"), exam.opened()
     costs = exam.costs(fixed, now)
     some = "" if whole else "if all pairs were refused: "
-    stock_no = any(box.gpu_spec(gpu).p2p.stock_driver == "no" for gpu in box.gpus)
-    advice = [_GEFORCE if stock_no and (not asked or "GNS" in words) else _PLATFORM]
+    stock_no = any(box.gpu_spec(gpu).p2p.stock_driver == "no" for pair in refused for gpu in pair)
+    advice = [_GEFORCE] if stock_no else []
+    if not stock_no or (asked and words != {"GNS"}):
+        advice.append(_PLATFORM)
     if words & {"DR", "DS"}:
         advice.insert(
             0, "a driver option turns it off: look for RMForceP2P, NVreg_RegistryDwords in /etc/modprobe.d and /proc/driver/nvidia/params"
@@ -77,21 +85,12 @@ def p2p_driver(exam: Exam) -> list[Finding] | None:
     advice.append(
         "once it is granted, NCCL_P2P_LEVEL=SYS (or PHB) lets the library use it between root ports; check with p2pBandwidthLatencyTest"
     )
+    advice.append(_MEASURE_BOTH)
     who = "the driver" if stock_no else "driver or platform"
     title = f"peer access refused by {who} for {'all pairs' if whole else f'{len(refused)} of {len(exam.pairs)} pairs'}"
     level, more = _level(costs)
     nodes = [gpu for gpu in box.gpus if any(gpu in pair for pair in refused)]
     return [finding("p2p-driver", title, level, [*evidence, more], costs=costs, cost=some + cost_text(costs), advice=advice, nodes=nodes)]
-
-
-def _seen_peers(exam: Exam) -> bool:
-    """A log connects two GPUs without an NVLink between them by peer-to-peer."""
-    for log in exam.related.ccl:
-        for (first, second), words in log.ccl.transports.items():
-            a, b = log.nodes.get(first), log.nodes.get(second)
-            if a is not None and b is not None and a != b and _kind(words) == "P2P" and exam.box.path_type(a, b) != "NVL":
-                return True
-    return False
 
 
 def _level(costs: Sequence[Cost]) -> tuple[Severity, str]:
@@ -164,10 +163,15 @@ def p2p_level(exam: Exam) -> list[Finding] | None:
     how = box.transport(*held[0])
     way = "host memory" if how.kind == "SHM" else "the network"
     evidence = [f"{_pairs_text(exam, held)} go through {way}: {_reason(exam, held[0])}"]
-    unknown = sorted({box.gpu_spec(gpu).name for gpu in box.gpus if box.gpu_spec(gpu).p2p.stock_driver == "unknown"})
+    unknown = sorted({box.gpu_spec(gpu).name for pair in held for gpu in pair if box.gpu_spec(gpu).p2p.stock_driver == "unknown"})
+    severity, more = _level(costs)
     if box.settings.p2p == "auto" and unknown and not _measured_refusals(exam)[1]:
         evidence.append(f"whether the stock driver grants peer access on {', '.join(unknown)} is not known here")
-    severity, more = _level(costs)
+        severity = "note"
+    shown = [pair for pair, kind in logged(exam).items() if kind == "P2P" and pair in held]
+    if shown:
+        evidence.append(f"a log shows peer-to-peer between {_pairs_text(exam, shown)}: that run had another level (say it with --env)")
+        severity = "note"
     setting = (
         "unset NCCL_P2P_DISABLE" + (f" and set NCCL_P2P_LEVEL={level}" if level in ("PHB", "SYS") else "")
         if disabled
@@ -176,6 +180,7 @@ def p2p_level(exam: Exam) -> list[Finding] | None:
     advice = [f"{setting} in the environment of every rank", "check first that peer copies are right and fast: p2pBandwidthLatencyTest"]
     if severity == "note":
         advice = [f"{setting} is the switch, if you want to measure it"]
+    advice.append(_MEASURE_BOTH)
     title = f"the library's level keeps {len(held)} of {len(exam.pairs)} pairs from peer-to-peer"
     nodes = [gpu for gpu in box.gpus if any(gpu in pair for pair in held)]
     return [finding("p2p-level", title, severity, [*evidence, more], costs=costs, advice=advice, nodes=nodes)]
@@ -194,7 +199,7 @@ def transports(exam: Exam) -> list[Finding] | None:
         count = len(log.nodes)
         for (first, second), words in log.ccl.transports.items():
             a, b = log.nodes.get(first), log.nodes.get(second)
-            kind = _kind(words)
+            kind = transport_kind(words)
             if a is None or b is None or a == b or kind is None or exam.box.host_of(a) != exam.box.host_of(b):
                 continue
             seen += 1
@@ -221,21 +226,16 @@ def transports(exam: Exam) -> list[Finding] | None:
     return findings
 
 
-def _uses_own_kernel(launch: Launch) -> bool:
-    """The engine's own AllReduce runs: asked for, or on by default and within the engine's rules for PCIe."""
-    if launch.custom_all_reduce is not None:
-        return launch.custom_all_reduce
+def _own_kernel_ranks(launch: Launch) -> int:
+    """GPUs of the engine's own AllReduce, where it runs: asked for, or on by default and within the engine's rules for PCIe; else 0."""
     try:
-        rules = catalog.load_runtime(launch.runtime).custom_all_reduce
         ranks = parse_strategy(launch.strategy).tp
+        if launch.custom_all_reduce is not None:
+            return ranks if launch.custom_all_reduce and ranks > 1 else 0
+        rules = catalog.load_runtime(launch.runtime).custom_all_reduce
     except InputError:
-        return False
-    return rules is not None and ranks in rules.world_sizes and ranks <= rules.max_pcie_gpus
-
-
-def _kind(words: str) -> str | None:
-    """``P2P``, ``SHM`` or ``NET`` of a log's word."""
-    return next((kind for kind in ("P2P", "SHM", "NET") if words.upper().startswith(kind)), None)
+        return 0
+    return ranks if rules is not None and ranks in rules.world_sizes and ranks <= rules.max_pcie_gpus else 0
 
 
 def _why_seen(predicted: str, kind: str) -> Iterable[str]:
@@ -271,10 +271,11 @@ def force_p2p(exam: Exam) -> list[Finding] | None:
     ]
     if not pairs or box.settings.force_p2p or box.settings.p2p == "off":
         return []
-    asked = [launch for launch in exam.related.launches if _uses_own_kernel(launch)]
+    asked = [(launch, ranks) for launch in exam.related.launches if (ranks := _own_kernel_ranks(launch))]
     if box.settings.force_p2p is None and not asked:
         return None
-    slow, fast = (exam.time(exam.set(force_p2p=state), SMALL, algorithm="one_shot_pull") for state in (False, True))
+    count = min(max((ranks for _, ranks in asked), default=len(box.gpus)), len(box.gpus))
+    slow, fast = (exam.time(exam.set(force_p2p=state), SMALL, algorithm="one_shot_pull", ranks=count) for state in (False, True))
     costs = (Cost("all_reduce", SMALL, slow, fast),) if slow is not None and fast is not None else ()
     known = box.settings.force_p2p is False
     models = ", ".join(sorted({box.gpu_spec(a).name for a, _ in pairs}))
@@ -282,7 +283,7 @@ def force_p2p(exam: Exam) -> list[Finding] | None:
         f"{_pairs_text(exam, pairs)} meet at the root complex; {models} need the keys there",
         "settings of the topology file: force_p2p false" if known else "whether the keys are set is not said",
     ]
-    evidence += [f"{launch.runtime} {launch.strategy}: its own AllReduce kernel is on" for launch in asked]
+    evidence += [f"{launch.runtime} {launch.strategy}: its own AllReduce kernel is on" for launch, _ in asked]
     if not asked:
         evidence.append("no serve command says that an engine's own AllReduce is used: the collective library does not need the keys")
     advice = (
@@ -291,7 +292,7 @@ def force_p2p(exam: Exam) -> list[Finding] | None:
     )
     level: Severity = "problem" if known and asked and dear(costs) else "note"
     words = cost_text(costs)
-    cost = f"of the engine's own kernel: {words}" if costs else words
+    cost = f"of the engine's own kernel on {count} GPUs: {words}" if costs else words
     title = "ForceP2P keys are not set" if known else "ForceP2P keys: not known whether they are set"
     nodes = cast("Iterable[str]", sum(pairs, ()))
     return [finding("force-p2p", title, level, evidence, costs=costs, cost=cost, advice=advice, nodes=nodes)]

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from pcie_sim import catalog
-from pcie_sim.doctor.exam import UNPRICED, Exam, at, dear, finding, said, severity
+from pcie_sim.doctor.exam import UNPRICED, Exam, at, cost_text, dear, finding, said, severity
 from pcie_sim.doctor.registry import check
+from pcie_sim.doctor.seen import NEAR, above_gpus, meeting
 from pcie_sim.importers.facts import DeviceFact
 from pcie_sim.results.finding import Finding, Severity
 from pcie_sim.specs.part import PciePart
@@ -21,7 +23,7 @@ _FULL = 256
 @check("acs", "ACS request redirect is off", needs="ACSCtl of the ports: `sudo lspci -vvv`")
 def acs(exam: Exam) -> list[Finding] | None:
     """Request redirect sends peer traffic up to the root complex, even between two GPUs of one switch."""
-    ports = _above_gpus(exam)
+    ports = above_gpus(exam)
     on = [port for port in ports if port.acs_redirect]
     if not ports and exam.box.settings.acs == "off":
         return None
@@ -34,11 +36,14 @@ def acs(exam: Exam) -> list[Finding] | None:
         evidence.append(f"request redirect is on at {len(on)} of {len(ports)} ports above GPUs ({len(switches)} of switches): {where}")
     else:
         evidence.append("settings of the topology file: acs on")
-    same = [(a, b) for a, b in exam.pairs if exam.box.path_type(a, b) in ("PIX", "PXB")]
-    turned = bool(same) and (bool(switches) or not on)
+    same = [(a, b) for a, b in exam.pairs if exam.box.path_type(a, b) in NEAR]
+    turned = _turned(exam, same, switches) if switches else [] if on else same
     costs = exam.costs(exam.set(acs="off"), exam.set(acs="on")) if turned else ()
     if turned:
-        evidence.append(f"{len(same)} of {len(exam.pairs)} ordered pairs share a switch: their traffic goes up its uplink and down again")
+        evidence.append(
+            f"{len(turned)} of {len(same)} ordered pairs below one switch start at a port that redirects: "
+            "their traffic goes up the uplink and down again"
+        )
         if not dear(costs) and all(exam.box.transport(a, b).kind != "P2P" for a, b in same):
             evidence.append("little is lost while peer-to-peer is refused; more as soon as it is granted")
     else:
@@ -48,19 +53,31 @@ def acs(exam: Exam) -> list[Finding] | None:
         "(switch ports and root ports)",
         "virtual machines with passed-through GPUs usually need it: then count on the slower path",
     )
-    words = "" if turned else None
+    words = None if not turned else ""
+    if costs and len(turned) < len(same):
+        words = f"if all ports redirected (upper bound): {cost_text(costs)}"
     level = severity(costs)
     nodes = _below(exam, on)
-    return [finding("acs", "ACS request redirect is on", level, evidence, costs=costs, cost=words, advice=advice, nodes=nodes)]
+    title = "ACS request redirect is on" + (f" at {len(on)} of {len(ports)} ports" if 0 < len(on) < len(ports) else "")
+    return [finding("acs", title, level, evidence, costs=costs, cost=words, advice=advice, nodes=nodes)]
 
 
-def _above_gpus(exam: Exam) -> list[DeviceFact]:
-    """Ports with an ACS capability on the way of GPUs; all of them where the files do not show which those are."""
-    chains = {node for gpu in exam.box.gpus for node in exam.box.chain(gpu)}
-    keys = {port.key for node, port in exam.related.above.items() if node in chains}
-    keys |= {fact.key for node, fact in exam.related.devices.items() if node in chains and node not in exam.box.gpus}
-    found = [port for port in exam.related.acs_ports if port.key in keys]
-    return found or list(exam.related.acs_ports)
+def _turned(exam: Exam, same: Sequence[tuple[str, str]], on: Sequence[DeviceFact]) -> list[tuple[str, str]]:
+    """Pairs below one switch whose way up from the first GPU meets a redirecting port before the switch that both share.
+
+    All of them where the files do not show which ports are above which GPU.
+    """
+    keys = {port.key for port in on}
+    nodes = {name for name, port in exam.related.above.items() if port.key in keys}
+    if not nodes:
+        return list(same)
+    found = []
+    for a, b in same:
+        way = exam.box.chain(a)
+        shared = meeting(exam, a, b)
+        if nodes & set(way[: way.index(shared)] if shared is not None else way):
+            found.append((a, b))
+    return found
 
 
 def _port(exam: Exam, port: DeviceFact) -> str:

@@ -14,6 +14,8 @@ from pcie_sim.units import counted, format_bytes
 
 _MIDDLE = 256 * 2**10
 """Where the wrong protocol costs most (32 KiB to 256 KiB)."""
+NPS_WORTH = 0.10
+"""NUMA nodes inside a socket that cost less than this share of a call are only mentioned: NPS1 has its own price in memory locality."""
 _LOG = "a log of a run with NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,GRAPH,ENV, or a graph file (NCCL_GRAPH_DUMP_FILE)"
 
 
@@ -202,13 +204,19 @@ def nps(exam: Exam) -> list[Finding] | None:
     here, there = exam.choice(), exam.choice(merged) if merged is not None else None
     if here is not None and here.ring.fallback and there is not None and not there.ring.fallback:
         evidence.append("with one node in each socket the library's ring search would find a ring again")
-    advice = (
-        "in the BIOS: NUMA nodes per socket (NPS) 1, or sub-NUMA clustering off",
-        "or NCCL_P2P_LEVEL=SYS where peer access works between them",
-    )
+    worth = dear(costs, NPS_WORTH)
+    advice: tuple[str, ...] = ()
+    if worth:
+        advice = (
+            "in the BIOS: NUMA nodes per socket (NPS) 1, or sub-NUMA clustering off",
+            "or NCCL_P2P_LEVEL=SYS where peer access works between them",
+        )
+    elif exam.pairs and all(box.transport(a, b).kind != "P2P" for a, b in exam.pairs):
+        evidence.append("everything is staged in host memory anyway: one NUMA node in each socket would change little")
+    level: Severity = "problem" if worth else "note"
     title = f"{names(list(several))}: several NUMA nodes in one socket"
     nodes = [gpu for found in several.values() for gpus in found.values() for gpu in gpus]
-    return [finding("nps", title, severity(costs), evidence, costs=costs, advice=advice, nodes=nodes)]
+    return [finding("nps", title, level, evidence, costs=costs, advice=advice, nodes=nodes)]
 
 
 @check("search-fallback", "the library's ring search finds a ring", needs="a box with NCCL whose choices are modelled (settings.ccl)")
@@ -273,7 +281,7 @@ def _fallback_advice(exam: Exam, costs: Sequence[Cost]) -> list[str]:
     if len({socket for socket, _ in numas}) < len(numas):
         merged = exam.changed({name: {"numa": None} for name, node in box.spec.nodes.items() if node.numa is not None})
         there = exam.choice(merged) if merged is not None else None
-        if there is not None and not there.ring.fallback:
+        if there is not None and not there.ring.fallback and dear(exam.costs(merged), NPS_WORTH):
             advice.insert(0, "NPS1 in the BIOS: with one NUMA node the search finds a ring")
     newest = exam.newest_library()
     if newest is not None:

@@ -89,7 +89,8 @@ def curves(exam: Exam) -> list[Curve]:
             if len(found) >= _MOST_RUNS:
                 return found
             arm = _arm(one.measured, rows[0])
-            gpus = arm.gpus[:ranks] if arm.gpus else _first(exam.box, ranks)
+            known = arm.gpus or one.nodes
+            gpus = tuple(known[:ranks]) if known else _first(exam.box, ranks)
             if gpus is None or len(gpus) < 2 or any(gpu not in exam.box.gpus for gpu in gpus):
                 continue
             sizes, times = _sorted(rows)

@@ -49,9 +49,10 @@ def logged(exam: Exam, gpus: Iterable[str] | None = None) -> dict[tuple[str, str
     for log in exam.related.ccl:
         for (first, second), words in log.ccl.transports.items():
             a, b, kind = log.nodes.get(first), log.nodes.get(second), transport_kind(words)
-            if a in members and b in members and a is not None and b is not None and a != b and kind is not None:
-                if exam.box.path_type(a, b) != "NVL":
-                    found[a, b] = kind
+            if kind is None or a is None or b is None or a == b or not {a, b} <= members:
+                continue
+            if exam.box.path_type(a, b) != "NVL":
+                found[a, b] = kind
     return found
 
 

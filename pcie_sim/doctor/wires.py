@@ -211,7 +211,8 @@ def _slow(exam: Exam, slow: Sequence[LinkView], title: str, level: Severity, evi
 
 def _copies_agree(exam: Exam, view: LinkView) -> bool:
     """Copies with this GPU are no faster than the link in force."""
-    rate = usual_rate(exam, view.node)
+    # staged copies are slower than a sound link for another reason, but hardly as slow as Gen1
+    rate = usual_rate(exam, view.node, direct=view.now.gen != _IDLE_GEN)
     if rate is None or view.now.gen is None:
         return False
     here = payload(exam, view.link(gen=view.now.gen, width=view.now.width))
@@ -236,7 +237,7 @@ def _speed_costs(exam: Exam, slow: Sequence[LinkView]) -> tuple[Cost, ...]:
     return exam.costs(exam.linked({view.node: view.link(width=view.now.width) for view in slow}), now)
 
 
-@check("lanes", "all GPUs of one kind have the same link", needs=_LSPCI)
+@check("lanes", "all GPUs of one kind, and all switches of one part, have the same link", needs=_LSPCI)
 def lanes(exam: Exam) -> list[Finding] | None:
     """Some GPUs with fewer lanes (or a lower generation) than others of the same kind: a ring is as fast as its slowest link."""
     links = {gpu: link for gpu in exam.box.gpus if (link := exam.box.trained_link(gpu)) is not None}
@@ -257,14 +258,67 @@ def lanes(exam: Exam) -> list[Finding] | None:
             shown = ", ".join(f"{gpu} {parts_text(link)}" for gpu, link in list(worse.items())[:8])
             evidence.append(f"{model}: {shown}; others have {parts_text(best)}")
     if not better:
-        return []
+        return _odd_uplinks(exam)
     costs = exam.costs(exam.linked(better), exam.linked({gpu: links[gpu] for gpu in better}))
     advice = (
         "move these cards to slots with all lanes, or to a switch",
         "or leave them out of tensor parallelism: a pipeline stage or a replica of its own needs far less of its link",
     )
     title = f"{exam.names(list(better))}: fewer lanes than GPUs of the same kind"
+    return [finding("lanes", title, severity(costs), evidence, costs=costs, advice=advice, nodes=better), *_odd_uplinks(exam)]
+
+
+def _odd_uplinks(exam: Exam) -> list[Finding]:
+    """Uplinks that are narrower or slower than those of switches of the same part in the same place, by files or the topology."""
+    told = {view.node: view for view in views(exam)}
+    groups: dict[tuple[str, str, int], dict[str, PcieLink]] = {}
+    for name, node in exam.box.spec.nodes.items():
+        link = exam.box.trained_link(name) if node.kind == "switch" else None
+        if link is not None:
+            view, place = told.get(name), _place_above(exam, name)
+            if view is not None:
+                gen, width = min(link.gen, view.allowed.gen), view.now.width or link.width
+                link = PcieLink.model_validate({"gen": gen, "width": min(width, view.allowed.width)})
+            groups.setdefault((node.part or "", place, node.links), {})[name] = link
+    better: dict[str, PcieLink] = {}
+    now: dict[str, PcieLink] = {}
+    evidence = []
+    for (part, _place, _links), links in groups.items():
+        best = max(links.values(), key=lambda link: payload(exam, link))
+        worse = {
+            name: link for name, link in links.items() if payload(exam, link) < 0.99 * payload(exam, best) and not _lost(told.get(name))
+        }
+        better |= dict.fromkeys(worse, best)
+        now |= worse
+        if worse:
+            shown = ", ".join(f"{name} {parts_text(link)}" for name, link in list(worse.items())[:8])
+            evidence.append(f"uplinks of {part}: {shown}; others have {parts_text(best)}")
+    if not better:
+        return []
+    costs = exam.costs(exam.linked(better), exam.linked(now))
+    advice = (
+        "the slot and its cable or retimer: lanes and speed of the root port above (LnkCap, LnkSta in `sudo lspci -vvv`), slot speed and "
+        "bifurcation in the BIOS",
+        "or keep tensor parallelism below the switches with the better uplinks",
+    )
+    title = f"{exam.names(list(better))}: a slower uplink than switches of the same part"
     return [finding("lanes", title, severity(costs), evidence, costs=costs, advice=advice, nodes=better)]
+
+
+def _lost(view: LinkView | None) -> bool:
+    """The link is below what both ends allow, and not because it idles: link-width and link-speed tell."""
+    if view is None:
+        return False
+    width, gen = view.now.width or view.allowed.width, view.now.gen or view.allowed.gen
+    return width < view.allowed.width or _IDLE_GEN < gen < view.allowed.gen
+
+
+def _place_above(exam: Exam, name: str) -> str:
+    """``switch`` or ``socket``: what a switch hangs on."""
+    above = exam.box.spec.nodes[name].parent
+    while above is not None and exam.box.spec.nodes[above].kind not in ("switch", "socket"):
+        above = exam.box.spec.nodes[above].parent
+    return "" if above is None else exam.box.spec.nodes[above].kind
 
 
 @check("uplink", "uplinks that carry what is below them", needs="the switches above the GPUs: `sudo lspci -vvv` or an NCCL topology dump")

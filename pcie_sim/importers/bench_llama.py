@@ -16,6 +16,8 @@ from pcie_sim.importers.source import Remark, SourceText
 
 _TITLE = "llama-bench"
 _TEST = re.compile(r"(?:(pp) ?([0-9]{1,8}))?\+?(?:(tg) ?([0-9]{1,8}))?(?: @ d ?([0-9]{1,8}))?")
+_FOUND = re.compile(r"\b[Ff]ound ([0-9]{1,3}) (?:CUDA|ROCm|HIP|MUSA|SYCL|Vulkan) devices?\b")
+"""What ggml's backends print when they start (``ggml_cuda_init: found 2 CUDA devices``, ``ggml_vulkan: Found 2 Vulkan devices``)."""
 _QUANT = re.compile(r"\b(I?Q[1-8]_[A-Z0-9_]{1,8}|BF16|F16|MXFP4)\b")
 
 
@@ -50,10 +52,13 @@ def read(source: SourceText) -> Imported:
     header: list[str] | None = None
     as_csv = False
     ignored: list[int] = []
+    gpus = _found(source)
     for number_, line in enumerate(source.lines, 1):
         if len(runs) > MAX_RUNS:
             break
-        if _is_header(line):
+        if (said := _FOUND.search(line)) is not None:
+            gpus = int(said.group(1)) or None
+        elif _is_header(line):
             header, as_csv = _cells(line), False
         elif line.startswith(("build_commit,", '"build_commit",')):
             header, as_csv = next(csv.reader([line])), True
@@ -66,10 +71,17 @@ def read(source: SourceText) -> Imported:
             if run is None:
                 ignored.append(number_)
             else:
+                run.gpus = run.gpus or gpus
                 runs.append(run)
     if ignored:
         remarks.append(source.remark("ignored", f"{len(ignored)} rows of the table are not understood", ignored[0]))
     return as_imported(source, "llama-bench", _TITLE, runs, remarks)
+
+
+def _found(source: SourceText) -> int | None:
+    """The GPUs that the first start of a backend found; None where nothing says it."""
+    said = next((match for line in source.lines if (match := _FOUND.search(line)) is not None), None)
+    return int(said.group(1)) or None if said is not None else None
 
 
 def _csv_cells(line: str) -> list[str] | None:
@@ -129,6 +141,10 @@ def _of_table(row: Mapping[str, str], line: int) -> Run | None:
     for key, name in (("sm", "split mode"), ("ngl", "ngl"), ("ts", "tensor split"), ("n_ubatch", "ubatch"), ("fa", "flash attention")):
         if re.fullmatch(r"[A-Za-z0-9./-]{1,40}", row.get(key, "")):
             run.notes.append(f"{name} {row[key]}")
+    if row.get("sm") == "none":
+        run.gpus = 1
+    elif re.fullmatch(r"[A-Za-z]{2,10}[0-9]{1,3}(?:/[A-Za-z]{2,10}[0-9]{1,3}){0,63}", row.get("dev", "")):  # -dev CUDA0/CUDA1
+        run.gpus = row["dev"].count("/") + 1
     kinds = {row.get("type_k"), row.get("type_v")} - {None}
     if len(kinds) == 1 and re.fullmatch(r"[a-z0-9_]{2,10}", row.get("type_k") or row.get("type_v") or ""):
         run.kv_dtype = row.get("type_k") or row.get("type_v")

@@ -148,6 +148,7 @@ def _other_counts(found: Gathered, count: int) -> list[Remark]:
         if fact.numbering == "bus":
             listed.setdefault(source, set()).add(fact.index)
     matrices = {source for matrix, source in found.matrices if matrix.kind in ("path", "p2p_status")}
+    matrices |= {source for _, source in found.ccl}  # a log names the GPUs of its ranks, which need not be all
     for source, places in listed.items():
         if len(places) != count and source not in matrices:
             remarks.append(Remark("conflict", f"lists {len(places)} GPUs; the box is drawn with {count}", source))

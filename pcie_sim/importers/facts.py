@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Literal
 
 GENERATION_OF_GT = {2.5: 1, 5.0: 2, 8.0: 3, 16.0: 4, 32.0: 5, 64.0: 6, 128.0: 7}
@@ -29,6 +30,7 @@ def bus_id(text: str) -> str | None:
     return f"{domain:04x}:{bus:02x}:{device:02x}.{function}" if device < 32 else None
 
 
+@lru_cache(maxsize=16_384)
 def bus_id_of_int(text: str) -> str | None:
     """A bus id from NCCL's whole number (``4E000``: bus 4e, device 0, function 0; src/graph/topo.cc, busIdToInt64).
 
@@ -106,6 +108,8 @@ class DeviceFact:
     name: str = ""
     link: LinkFact | None = None
     link_max: LinkFact | None = None
+    rate_class: float | None = None
+    """The link above in NCCL's classes (its log's tree): B/s, lanes times a round figure of the generation."""
     numa: int | None = None
     gpu_index: int | None = None
     rank: int | None = None
@@ -135,6 +139,9 @@ class CpuFact:
     """Model name (``AMD EPYC 9575F 64-Core Processor``)."""
     cpus: tuple[tuple[int, int], ...] = ()
     """Ranges of logical CPUs, both ends included."""
+    of_device: bool = False
+    """``vendor`` and ``name`` are those of a PCI device on its root bus (``... Turin Root Complex``): anything that names the processor
+    itself is better."""
 
 
 @dataclass(frozen=True)

@@ -50,6 +50,8 @@ def gather(files: Sequence[Imported]) -> Gathered:
         _add_tree(found, one)
     for one in (*trees, *bare):
         _add_flat(found, one)
+    if found.host is not None and (found.host.cpu_name or found.host.family is not None):
+        found.cpus = tuple(_without_device(cpu) for cpu in found.cpus)
     return found
 
 
@@ -83,12 +85,14 @@ def _add_tree(found: Gathered, one: Imported) -> None:
         mine = found.devices.get(device.key)
         if mine is not None:
             found.devices[device.key] = _filled(mine, device, found, one.source)
-    if not any(cpu.vendor or cpu.name for cpu in found.cpus):
+    if not any((cpu.vendor or cpu.name) and not cpu.of_device for cpu in found.cpus):
         found.cpus = tuple(_cpu_filled(cpu, one.box.cpus) for cpu in found.cpus)
 
 
 def _cpu_filled(cpu: CpuFact, others: Iterable[CpuFact]) -> CpuFact:
     known = [one for one in others if one.vendor or one.name or one.cpus or one.package is not None]
+    if any((one.name or one.family is not None) and not one.of_device for one in known):
+        cpu = _without_device(cpu)
     other = next((one for one in known if one.numa == cpu.numa), None)
     filled: CpuFact = cpu if other is None else _fill(cpu, other)
     makers = {(one.vendor, one.family, one.model, one.name) for one in known}
@@ -96,6 +100,11 @@ def _cpu_filled(cpu: CpuFact, others: Iterable[CpuFact]) -> CpuFact:
         vendor, family, model, name = makers.pop()
         filled = replace(filled, vendor=vendor, family=family, model=model, name=name)
     return filled
+
+
+def _without_device(cpu: CpuFact) -> CpuFact:
+    """Without the name of a device that stands for the processor where nothing else does."""
+    return replace(cpu, vendor="", name="", of_device=False) if cpu.of_device else cpu
 
 
 def _fill(mine: Any, other: Any, skip: tuple[str, ...] = ("key",)) -> Any:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from pcie_sim.importers.hf_fields import Fields, fit_every
+from pcie_sim.importers.source import quoted
 from pcie_sim.specs.messages import found
 
 _HEADS = ("num_attention_heads", "n_heads", "n_head", "num_heads")
@@ -33,6 +35,9 @@ _NOT_MODELLED = {
     "cross_attention_layers": "cross-attention layers",
 }
 """Keys that mean a structure which a model file cannot hold."""
+_STATE_SPACE = re.compile(r"mamba|rwkv|retnet|xlstm|hyena|recurrent_?gemma|griffin|jamba|zamba|bamba")
+"""Names of model classes whose layers keep a state in place of a KV cache, all of them or most."""
+_STATES = ("state_size", "time_step_rank", "d_state", "lru_width")
 _SLIDING_WORDS = ("sliding_attention", "chunked_attention", "local_attention", "sliding", "local")
 _FULL_WORDS = ("full_attention", "global_attention", "full", "global", "attention")
 
@@ -43,6 +48,14 @@ def refuse_unmodelled(fields: Fields) -> None:
     Raises:
         InputError: the config has them.
     """
+    names = fields.whole_config.get("architectures")
+    architecture = str(names[0])[:80] if isinstance(names, list) and names else ""
+    known = architecture or fields.text("model_type")
+    shown = quoted(known, 60) if known else "state-space layers"
+    states = fields.has(*_STATES) or "ssm_cfg" in fields.data  # Mamba's own files have it empty
+    if _STATE_SPACE.search(f"{architecture} {fields.model_type}".lower()) or (states and not fields.has("num_attention_heads")):
+        key = next((one for one in ("architectures", "model_type", "ssm_cfg") if one in fields.whole_config), None)
+        raise fields.error(f"this architecture ({shown}) is not modelled: pcie-sim knows models whose layers are attention and an MLP", key)
     for key, what in _NOT_MODELLED.items():
         value = fields.data.get(key)
         if value not in (None, False, 0, [], {}):

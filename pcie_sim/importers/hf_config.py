@@ -14,7 +14,7 @@ from typing import Any
 
 from pcie_sim.errors import InputError
 from pcie_sim.importers.hf_attention import attention, refuse_unmodelled
-from pcie_sim.importers.hf_fields import MAX_LAYERS, Fields, json_object, json_text, line_of
+from pcie_sim.importers.hf_fields import LAYERS, MAX_LAYERS, TEXT_SECTIONS, VOCABULARY, WIDTH, Fields, json_object, json_text, line_of
 from pcie_sim.importers.hf_mlp import mlp
 from pcie_sim.importers.hf_quantisation import FP16, Scheme, lay_over, read_scheme
 from pcie_sim.importers.hf_vision import model_name, reach, vision_params
@@ -26,8 +26,10 @@ from pcie_sim.specs.quantisation import BF16, WeightFormat
 
 _HEAD = 200_000
 _SIGNS = re.compile(
-    r'"(?:architectures|hidden_size|num_hidden_layers|n_layers|text_config|transformers_version|_diffusers_version|peft_type|quant_algo)"\s{0,8}:'
+    r'"(?:architectures|hidden_size|num_hidden_layers|n_layers|text_config|transformers_version|_diffusers_version|peft_type|quant_algo|ssm_cfg)"\s{0,8}:'
 )
+_START = re.compile(r"\ufeff?\s{0,400}(?://[^\n]{0,400}\n\s{0,400}){0,100}(?:\{|```|~~~)")
+"""Comments in front are no JSON; they are complained about in words rather than not recognised."""
 _OTHERS = re.compile(r'"(?:build_commit|avg_ts|mean_ttft_ms|benchmarks|output_throughput|input_config)"\s{0,8}:')
 _ENCODERS = re.compile(
     r"(?:xlm-|distil|al|modern|cam)?(?:ro)?berta?|electra|deberta(?:-v2)?|mpnet|nomic_bert|longformer|vit|clip|siglip2?|dinov2|convnext|swin"
@@ -43,7 +45,7 @@ _LOW_BITS = re.compile(r"(?:^|[-_.])(nvfp4|mxfp4|fp4|fp8|awq|gptq|int4|int8|w4a1
 def sniff(source: SourceText) -> int | None:
     """The line of the first key that only a model's config has."""
     head = source.raw[:_HEAD]
-    if not head.lstrip("\ufeff \t\r\n").startswith(("{", "```", "~~~")):
+    if not _START.match(head):
         return None
     found = _SIGNS.search(head)
     if found is None or _OTHERS.search(head):
@@ -124,7 +126,7 @@ def _refuse_others(source: SourceText, config: Mapping[str, Any]) -> None:
         )
     if names and all(re.search(r"For(?:MaskedLM|\w{0,40}Classification|QuestionAnswering)$|VisionModel$", one[:80]) for one in names):
         raise source.error(f"{quoted(names[0], 60)} {_NO_LANGUAGE_MODEL}", line_of(source, ("architectures",)))
-    if not _has_dimensions(config) and not any(key in config for key in ("n_embd", "d_model", "dim", "llm_config", "thinker_config")):
+    if not _has_dimensions(config) and not any(key in config for key in (*WIDTH, *TEXT_SECTIONS)):
         what = "a generation_config.json" if "_from_model_config" in config or "eos_token_id" in config else "not a model's config.json"
         raise source.error(f"this is {what}: it has no dimensions (hidden_size, num_hidden_layers); give the model's config.json", 1)
     if "vision_config" in config and not any(isinstance(config.get(key), dict) for key in ("text_config", "llm_config", "language_config")):
@@ -165,8 +167,8 @@ def _base_format(fields: Fields) -> WeightFormat:
 
 
 def _model(fields: Fields, scheme: Scheme | None) -> ModelSpec:
-    hidden = fields.need("hidden_size", "n_embd", "d_model", "dim", what="the width of the model")
-    layers = fields.need("num_hidden_layers", "n_layers", "n_layer", "num_layers", what="the number of layers", most=MAX_LAYERS)
+    hidden = fields.need(*WIDTH, what="the width of the model")
+    layers = fields.need(*LAYERS, what="the number of layers", most=MAX_LAYERS)
     name, title = model_name(fields)
     short = PurePath(fields.source.name).name[:120] or "config.json"
     data: dict[str, Any] = {
@@ -177,7 +179,7 @@ def _model(fields: Fields, scheme: Scheme | None) -> ModelSpec:
         "num_layers": layers,
         "attention": attention(fields, hidden, layers),
         "mlp": mlp(fields, hidden, layers),
-        "vocab": fields.need("vocab_size", "padded_vocab_size", "n_vocab", what="the number of tokens"),
+        "vocab": fields.need(*VOCABULARY, what="the number of tokens"),
         "tie_embeddings": _tied(fields),
         "mtp_layers": _mtp(fields),
         "max_position": reach(fields),

@@ -8,14 +8,20 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pcie_sim.errors import InputError
+from pcie_sim.importers.hf_json import read_json
 from pcie_sim.importers.source import Remark, RemarkKind, SourceText
-from pcie_sim.specs.loader import line_of_key, parse_json
+from pcie_sim.specs.loader import line_of_key
 from pcie_sim.specs.messages import found
 
 MOST = 10**7
 """Largest dimension that is believed (the spec's own bound)."""
 MAX_LAYERS = 1000
 _EXACT = 300_000
+WIDTH = ("hidden_size", "n_embd", "d_model", "dim")
+LAYERS = ("num_hidden_layers", "n_layers", "n_layer", "num_layers")
+VOCABULARY = ("vocab_size", "padded_vocab_size", "n_vocab")
+_OF_THE_MODEL = frozenset({*WIDTH, *LAYERS, *VOCABULARY, "max_position_embeddings"})
+"""Keys of the whole model, which no list per layer can stand for."""
 TEXT_SECTIONS = ("text_config", "llm_config", "language_config", "language_model", "thinker_config")
 """Keys under which models with several parts keep the language model (vLLM's and transformers' spellings)."""
 CLASS_DEFAULTS: dict[str, dict[str, int]] = {
@@ -52,7 +58,7 @@ def json_object(source: SourceText) -> dict[str, Any]:
     Raises:
         InputError: broken JSON, over a bound, or no object.
     """
-    value = parse_json(json_text(source), source=source.name)
+    value = read_json(json_text(source), source)
     if not isinstance(value, dict):
         raise source.error("a config.json is one JSON object in { }; this is something else", 1)
     return value
@@ -153,7 +159,7 @@ class Fields:
         self.remark("assumed", text, key)
 
     def whole(self, *names: str, least: int = 1, most: int = MOST) -> int | None:
-        """A whole number under the first of these keys that is there; a list of one and the same number counts as that number.
+        """A whole number under the first of these keys that is there; a list with the same number for every layer counts as that number.
 
         Raises:
             InputError: anything else stands there, or a number out of bounds.
@@ -163,7 +169,9 @@ class Fields:
             return None
         key, value = hit
         if isinstance(value, list):
-            if not value or any(item != value[0] or isinstance(item, bool) for item in value):
+            if key in _OF_THE_MODEL or len(value) < max(2, self._layers()):
+                raise self.error(f"{key}: expected a whole number, found {found(value)}", key)
+            if any(item != value[0] or isinstance(item, bool) for item in value):
                 raise self.error(f"{key} differs from layer to layer, which is not modelled", key)
             value = value[0]
         if isinstance(value, float) and math.isfinite(value) and value == int(value):
@@ -173,6 +181,11 @@ class Fields:
         if not least <= value <= most:
             raise self.error(f"{key}: must be {least} to {most:,}, found {found(value)}", key)
         return value
+
+    def _layers(self) -> int:
+        """The number of layers where it is plain; else 0."""
+        hit = self.find(*LAYERS)
+        return hit[1] if hit is not None and isinstance(hit[1], int) and not isinstance(hit[1], bool) else 0
 
     def need(self, *names: str, what: str, least: int = 1, most: int = MOST) -> int:
         """As :meth:`whole`; a missing key is an error."""

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from pcie_sim.importers.facts import GpuFact, LinkFact
+from pcie_sim import catalog
+from pcie_sim.importers.facts import WIDTHS, GpuFact, LinkFact
 from pcie_sim.importers.parts import span
 from pcie_sim.importers.sketch import Spot
 from pcie_sim.importers.source import Remark
 from pcie_sim.specs.gpu import PcieLink
+from pcie_sim.specs.part import LibraryPart
 
+_SLOWEST_SLOT = 3
+"""A slot of fewer lanes is likelier than one of a generation before this."""
+_CLASS_STEP = 0.051e9
+"""B/s: classes are printed with one decimal of GB/s."""
 _IDLE_GEN = 1
 """Idle GPUs train down to Gen1, and the switch ports above them with them."""
 
@@ -26,7 +32,8 @@ class Links:
         """The link of ``spot`` whose part offers ``own``.
 
         Generation: the lower of what both ends can where a file says that; else the one in force, unless it is Gen1 (an idle GPU), which
-        says nothing. Width: the one in force (it does not change when a GPU idles), else what both ends can. The rest is the part's.
+        says nothing. Width: the one in force (it does not change when a GPU idles), else what both ends can. What is open then follows
+        from the class that NCCL's log gives the link, where there is one; the rest is the part's.
         """
         device, port = spot.device, spot.port
         current = _both(device.link if device is not None else None, fact.link if fact is not None else None)
@@ -41,12 +48,44 @@ class Links:
         width = current.width if current is not None and current.width is not None else None
         if width is None:
             width = _least(mine.width if mine is not None else None, theirs.width if theirs is not None else None)
+        rate = device.rate_class if device is not None else None
+        if rate is not None and (gen is None or width is None):
+            classed = self._of_class(spot, own, rate, LinkFact(gen, width), whose)
+            gen, width = (classed.gen, classed.width) if classed is not None else (gen, width)
         self._say(spot, own, gen, width, whose, idle=idle)
         if gen is not None and gen > own.gen:
             text = f"a link of Gen{gen}, but {whose} has Gen{own.gen}: Gen{own.gen} taken (a file edited by hand, or another device)"
             self.assumed.setdefault((text, "conflict"), []).append(spot.name)
             gen = own.gen
         self.of[spot.name] = PcieLink.model_validate({"gen": gen or own.gen, "width": width or own.width})
+
+    def _of_class(self, spot: Spot, own: PcieLink, rate: float, known: LinkFact, whose: str) -> LinkFact | None:
+        """Generation and width by NCCL's class: all lanes at a lower generation where one fits, else fewer lanes at the part's own."""
+        tuning = catalog.load_typed_part("nccl", LibraryPart).tuning
+        lanes = tuning.lane_rate if tuning is not None else {}
+        if not lanes:
+            return None
+        if rate > lanes.get(own.gen, max(lanes.values())) * own.width + _CLASS_STEP:
+            text = f"{rate / 1e9:g} GB/s in NCCL's classes, more than {whose} can (gen{own.gen} x{own.width}): the part's own taken"
+            self.assumed.setdefault((text, "conflict"), []).append(spot.name)
+            return None
+        fitting = [
+            LinkFact(gen, width)
+            for gen, lane in lanes.items()
+            for width in WIDTHS
+            if gen <= own.gen and width <= own.width and abs(lane * width - rate) <= _CLASS_STEP
+            and known.gen in (None, gen) and known.width in (None, width)
+        ]  # fmt: skip
+        if not fitting:
+            return None
+        fitting.sort(key=lambda link: (not (link.width == own.width and (link.gen or 0) >= _SLOWEST_SLOT), -(link.gen or 0)))
+        best, *others = fitting
+        if others:
+            also = ", ".join(f"gen{one.gen} x{one.width}" for one in others)
+            unread = "; NCCL takes the same where it cannot read a link" if abs(rate - lanes[3] * 16) <= _CLASS_STEP else ""
+            text = f"{rate / 1e9:g} GB/s in NCCL's classes; gen{best.gen} x{best.width} assumed ({also} would be the same{unread})"
+            self.assumed.setdefault((text, "assumed"), []).append(spot.name)
+        return best
 
     def _say(self, spot: Spot, own: PcieLink, gen: int | None, width: int | None, whose: str, *, idle: bool) -> None:
         if idle and gen is None:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from pcie_sim.importers.facts import BoxFacts, CpuFact, DeviceFact
 from pcie_sim.importers.imported import Imported, importer
+from pcie_sim.importers.lspci_host import Listed, chipset_ports, count_sockets, name_cpus, name_switches
 from pcie_sim.importers.lspci_names import MOST_DEVICES, integrated, kind_by_name, named, roles
 from pcie_sim.importers.source import Remark, SourceText
 
@@ -103,7 +104,18 @@ def read(source: SourceText) -> Imported:
         at.open_at.append(max(node.line for node in at.nodes.values()))
     remarks = _said(source, at)
     devices, cpus = _facts(source, at, remarks)
-    return Imported(source.name, ("lspci-t",), box=BoxFacts(devices=tuple(devices), cpus=tuple(cpus)), remarks=tuple(remarks))
+    ends = [_listed(node) for node in at.nodes.values() if not node.bridge and node.bus is not None]
+    roots = [end for end in ends if end.parent is None]
+    devices = name_switches(source, devices, ends, remarks)
+    cpus = name_cpus(cpus, roots)
+    chipset_ports(source, devices, remarks, intel=any(cpu.vendor.startswith("Intel") for cpu in cpus))
+    host = count_sockets(source, roots, remarks)
+    return Imported(source.name, ("lspci-t",), box=BoxFacts(devices=tuple(devices), cpus=tuple(cpus), host=host), remarks=tuple(remarks))
+
+
+def _listed(node: _Node) -> Listed:
+    told = named(node.text)
+    return Listed(node.bus or node.key, told.name, node.parent, told.ids, node.line)
 
 
 def _line(at: _Reading, number: int, line: str) -> None:
@@ -152,12 +164,12 @@ def _line(at: _Reading, number: int, line: str) -> None:
         begin = end
 
 
-def _root(at: _Reading, match: re.Match[str], number: int) -> _Bus:
+def _root(at: _Reading, match: re.Match[str], line: int) -> _Bus:
     domain = int(match.group("domain") or "0", 16)
     number = int(match.group("root") or match.group("first"), 16)
     bus = _Bus(domain, number, 0xFF, None, root=f"{domain:04x}:{number:02x}")
     if at.stack:
-        at.open_at.append(number)
+        at.open_at.append(line)
     at.stack.clear()
     at.buses.append(bus)
     return bus

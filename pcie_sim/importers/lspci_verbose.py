@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 
 from pcie_sim.importers.facts import BoxFacts, BridgeRole, CpuFact, DeviceFact, DeviceKind, GpuFact
 from pcie_sim.importers.imported import Imported, importer
+from pcie_sim.importers.lspci_host import Listed, chipset_ports, count_sockets, name_cpus
 from pcie_sim.importers.lspci_names import MOST_DEVICES, integrated, roles
 from pcie_sim.importers.lspci_paragraphs import Listing, Paragraph, head_of, paragraphs, says_lspci
 from pcie_sim.importers.source import Remark, SourceText
@@ -53,7 +54,11 @@ def read(source: SourceText) -> Imported:
             source.remark("cut", f"no bridge leads to {alone[0].bus}{more}: the paragraphs of its ports are missing", alone[0].line)
         )
     facts, cpus = _facts(source, devices, parents, remarks)
-    return Imported(source.name, ("lspci-vvv",), box=BoxFacts(devices=tuple(facts), cpus=tuple(cpus)), remarks=tuple(remarks))
+    roots = [Listed(one.bus, one.name, None, one.ids, one.line) for one in devices if parents[one.bus] is None]
+    cpus = name_cpus(cpus, roots)
+    chipset_ports(source, facts, remarks, intel=any(cpu.vendor.startswith("Intel") for cpu in cpus))
+    host = count_sockets(source, roots, remarks)
+    return Imported(source.name, ("lspci-vvv",), box=BoxFacts(devices=tuple(facts), cpus=tuple(cpus), host=host), remarks=tuple(remarks))
 
 
 def _said(source: SourceText, tree: Listing) -> list[Remark]:
@@ -106,6 +111,7 @@ def _flat(source: SourceText, devices: Sequence[Paragraph], remarks: list[Remark
 def _parents(source: SourceText, devices: Sequence[Paragraph], remarks: list[Remark]) -> dict[str, str | None]:
     """Bus id -> bus id of the bridge above it (None: on a root bus)."""
     bridges = [one for one in devices if one.kind == "bridge" and one.buses is not None]
+    remarks += _bad_ranges(source, bridges)
     leads_to: dict[tuple[int, int], Paragraph] = {}
     for one in bridges:
         if one.buses is not None and one.buses[0] != one.at[1] and one.buses[0] != 0:
@@ -133,6 +139,47 @@ def _parents(source: SourceText, devices: Sequence[Paragraph], remarks: list[Rem
         more = f" (and {len(missing) - 1} more)" if len(missing) > 1 else ""
         remarks.append(source.remark("assumed", text + more, missing[0].line))
     return parents
+
+
+def _bad_ranges(source: SourceText, bridges: Sequence[Paragraph]) -> list[Remark]:
+    """Bus ranges that cannot be: their end before their beginning, or two that overlap and neither holds the other."""
+    backward: list[Paragraph] = []
+    spans: dict[int, list[tuple[int, int, Paragraph]]] = {}
+    for one in bridges:
+        first, last = one.buses or (0, 0)
+        if first > last:
+            backward.append(one)
+        elif first > 0:
+            spans.setdefault(one.at[0], []).append((first, -last, one))
+    crossing: list[tuple[Paragraph, Paragraph]] = []
+    for listed in spans.values():
+        open_: list[tuple[int, Paragraph]] = []
+        for first, last, one in sorted(listed, key=lambda span: span[:2]):
+            while open_ and open_[-1][0] < first:
+                open_.pop()
+            # the innermost range around this one ends before it does, or is the same although it does not lead here
+            if open_ and (open_[-1][0] < -last or (open_[-1][1].buses == one.buses and open_[-1][1].at == one.at)):
+                crossing.append((open_[-1][1], one))
+            open_.append((-last, one))
+    remarks = []
+    if backward:
+        one = backward[0]
+        text = f"{one.bus}: buses {_span(one)}, an end before the beginning{_more(backward)}: only its first bus is used"
+        remarks.append(source.remark("conflict", text, one.line))
+    if crossing:
+        a, b = crossing[0]
+        text = f"{a.bus} (buses {_span(a)}) and {b.bus} (buses {_span(b)}) cannot both be{_more(crossing)}: some parents may be wrong"
+        remarks.append(source.remark("conflict", text, b.line))
+    return remarks
+
+
+def _span(one: Paragraph) -> str:
+    first, last = one.buses or (0, 0)
+    return f"{first:02x}-{last:02x}"
+
+
+def _more(found: Sequence[object]) -> str:
+    return f" (and {len(found) - 1} more)" if len(found) > 1 else ""
 
 
 def _around(at: tuple[int, int], bridges: Sequence[Paragraph]) -> Paragraph | None:

@@ -15,7 +15,7 @@ MAX_CHOICES = 4096
 
 _MEMBER = re.compile(r"\brank ([0-9]{1,7}) n[rR]anks ([0-9]{1,7})(?: nNodes ([0-9]{1,5})\b)?")
 _CALLED_WITH = re.compile(r"\[nranks=([0-9]{1,7})\]")
-_PLACE = re.compile(r"\brank ([0-9]{1,7}) nranks [0-9]{1,7} cudaDev [0-9]{1,4}(?: nvmlDev ([0-9]{1,4}))? busId ([0-9a-fA-F]{1,12})\b")
+_PLACE = re.compile(r"\brank ([0-9]{1,7}) nranks [0-9]{1,7} cudaDev ([0-9]{1,4})(?: nvmlDev ([0-9]{1,4}))? busId ([0-9a-fA-F]{1,12})\b")
 _VIA = re.compile(
     r"Channel ([0-9]{1,4})(?:/[0-9]{1,4})?[ ]{1,4}:[ ]{1,4}([0-9]{1,7})\[([0-9a-fA-F]{1,12})\] -> "
     r"([0-9]{1,7})\[([0-9a-fA-F]{1,12})\](?: \[(?:send|receive)\])? via "
@@ -63,6 +63,8 @@ class Comm:
     nodes: int | None = None
     ranks: dict[int, str] = field(default_factory=dict)
     devices: dict[int, int] = field(default_factory=dict)
+    cuda: dict[int, int] = field(default_factory=dict)
+    """Rank -> the device number in its own process (cudaDev)."""
     transports: dict[tuple[int, int], str] = field(default_factory=dict)
     paths: dict[tuple[str, str], str] = field(default_factory=dict)
     orders: dict[int, tuple[int, ...]] = field(default_factory=dict)
@@ -85,6 +87,8 @@ class Comm:
         """One message; ``called``: the op that the same thread was called for last. True where the message is of a kind that is read here
         but could not be.
         """
+        if "GPU/" in text and self._place(text, number):
+            return False
         if "anks " in text or "[nranks=" in text:
             self._member(text, number)
         if "Channel " in text or "Ring " in text:
@@ -95,12 +99,15 @@ class Comm:
             return self._counts(text, number)
         if " Bytes -> " in text:
             return self._choice(text, number, called)
-        if "GPU/" in text:
-            if (match := _PATHS.match(text)) is not None:
-                self._path(match, text, number)
-            elif (match := _NODE.search(text)) is not None:
-                self._bus(int(match.group(2)), match.group(1).rpartition("-")[2], number)
         return False
+
+    def _place(self, text: str, number: int) -> bool:
+        """A line of the path matrix or of the tree."""
+        if (match := _PATHS.match(text)) is not None:
+            self._path(match, text, number)
+        elif (match := _NODE.search(text)) is not None:
+            self._bus(int(match.group(2)), match.group(1).rpartition("-")[2], number)
+        return match is not None
 
     def _once(self, name: str, value: int, what: str, number: int) -> None:
         mine = getattr(self, name)
@@ -121,9 +128,12 @@ class Comm:
                 self._once("nodes", int(match.group(3)), "the number of hosts", number)
         place = _PLACE.search(text)
         if place is not None:
-            self._bus(int(place.group(1)), place.group(3), number)
-            if place.group(2) is not None and int(place.group(1)) < MAX_RANKS:
-                self.devices.setdefault(int(place.group(1)), int(place.group(2)))
+            rank = int(place.group(1))
+            self._bus(rank, place.group(4), number)
+            if rank < MAX_RANKS:
+                self.cuda.setdefault(rank, int(place.group(2)))
+                if place.group(3) is not None:
+                    self.devices.setdefault(rank, int(place.group(3)))
 
     def _bus(self, rank: int, text: str, number: int) -> None:
         bus = bus_id_of_int(text)

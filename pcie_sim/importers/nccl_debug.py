@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Collection, Sequence
 from typing import Any
 
-from pcie_sim.importers.facts import BoxFacts
+from pcie_sim.importers.facts import BoxFacts, GpuFact
 from pcie_sim.importers.imported import Imported, importer
 from pcie_sim.importers.nccl_comm import OPS, Comm
+from pcie_sim.importers.numbering import bus_key
 from pcie_sim.importers.nccl_text import Notes, ccl_version, environment, log_parts
 from pcie_sim.importers.nccl_tree import TreeReader, TuningTable, starts_tree
 from pcie_sim.importers.source import SourceText
 
 MAX_COMMS = 256
 MAX_TREES = 64
+_MOST_GPUS = 256
+"""Of one host; more are ranks of several."""
 _INIT = re.compile(
     r"\b(?:ncclCommInit[A-Za-z]{0,20}|ncclCommSplit) comm [^\s]{1,20} rank ([0-9]{1,7}) nranks ([0-9]{1,7}) .{0,120}Init START"
 )
@@ -52,7 +56,10 @@ def read(source: SourceText) -> Imported:
         text = f"{log.spliced} lines are written over each other" if log.spliced else ""
         text += (" and " if text and log.unread else "") + (f"{log.unread} messages are broken off" if log.unread else "")
         notes.add("ignored", f"{text} (several processes wrote one file): only what is whole of them is read", log.first_bad)
-    box = BoxFacts(ccl=tuple(facts), devices=tuple(tree.devices.values()) if tree else (), cpus=tuple(tree.cpus.values()) if tree else ())
+    gpus = _gpus(comms, log.hosts) if tree is None and not any(comm.paths for comm in comms) else ()
+    box = BoxFacts(
+        ccl=tuple(facts), gpus=gpus, devices=tuple(tree.devices.values()) if tree else (), cpus=tuple(tree.cpus.values()) if tree else ()
+    )
     details: dict[str, Any] = {}
     if tree is not None:
         first = next(iter(tree.devices.values())).line
@@ -61,6 +68,31 @@ def read(source: SourceText) -> Imported:
     if log.table.rows:
         details["nccl_tuning_table"] = log.table.rows
     return Imported(source.name, ("nccl-debug",), box=box, remarks=notes.remarks(), details=details)
+
+
+def _gpus(comms: Sequence[Comm], hosts: Collection[str]) -> tuple[GpuFact, ...]:
+    """The GPUs of the ranks by bus id, where all ranks are of one host: numbered as the driver does (nvmlDev) where every rank says it,
+    else as its process does (cudaDev), else by place in bus order.
+    """
+    if len(hosts) > 1 or any((comm.nodes or 1) > 1 or len(set(comm.ranks.values())) < len(comm.ranks) for comm in comms):
+        return ()
+    driver: dict[str, set[int]] = {}
+    cuda: dict[str, set[int]] = {}
+    for comm in comms:
+        for rank, bus in comm.ranks.items():
+            for said, numbers in ((comm.devices, driver), (comm.cuda, cuda)):
+                numbers.setdefault(bus, set()).update({said[rank]} if rank in said else ())
+    buses = sorted(driver, key=bus_key)
+    if len(buses) > _MOST_GPUS or any(len(numbers) > 1 for numbers in driver.values()):
+        return ()
+    own = [number for bus in buses for number in driver[bus]]
+    if len(own) == len(buses):
+        if len(set(own)) < len(own):  # the same number twice: several hosts
+            return ()
+        return tuple(GpuFact(number, bus=bus) for number, bus in sorted(zip(own, buses, strict=True)))
+    own = [number for bus in buses for number in cuda[bus]]
+    numbers_ = own if len(own) == len(set(own)) == len(buses) else list(range(len(buses)))
+    return tuple(GpuFact(number, bus=bus, numbering="cuda") for number, bus in sorted(zip(numbers_, buses, strict=True)))
 
 
 class _Log:
@@ -75,6 +107,8 @@ class _Log:
         self.env: dict[str, str] = {}
         self.spliced = self.unread = 0
         self.first_bad: int | None = None
+        self.hosts: set[str] = set()
+        """Only how many is used; names are not stored."""
         self._speaks: dict[tuple[str, str], Comm] = {}
         self._inits: dict[tuple[str, str, int], int] = {}
         self._called: dict[tuple[str, str], str] = {}
@@ -87,6 +121,8 @@ class _Log:
         parts = list(log_parts(line))
         if len(parts) > 1:
             self._bad(number, spliced=True)
+        elif parts and " busId " in line and len(self.hosts) < 2:  # a whole line: names in spliced ones are damaged
+            self.hosts.add(parts[0][0].partition(":")[0])
         for process, device, level, message in parts:
             if level in ("INFO", "TRACE"):
                 self._message((process, device), message, number)
@@ -131,7 +167,7 @@ class _Log:
             self._bad(number, spliced=False)
 
     def _setting(self, text: str, number: int) -> None:
-        for name, value in environment(text[:4000]).items():
+        for name, value in environment(text[:4000], self.notes, number).items():
             if len(self.env) < 200 and self.env.setdefault(name, value) != value:
                 self.notes.add("conflict", f"{name} is set to different values: the first is kept", number)
 

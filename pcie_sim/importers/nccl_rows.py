@@ -15,12 +15,13 @@ ELEMENT_BYTES = {
 """Bytes of an element by the name that nccl-tests prints (src/common.cu, test_typenames; RCCL's names too)."""
 REDUCTIONS = frozenset(("sum", "prod", "min", "max", "avg", "mulsum", "none"))
 _TYPE = "|".join(sorted(ELEMENT_BYTES, key=len, reverse=True))
+MOST_DIGITS = 19
 _HEAD = re.compile(rf"[ \t]{{0,80}}([0-9]{{1,19}})[ \t]{{1,80}}([0-9]{{1,19}})[ \t]{{1,80}}({_TYPE})(?![A-Za-z0-9_])")
 _WORD = re.compile(r"[ \t]{0,80}[^\s#]{1,40}")
 LIKE_ROW = re.compile(
-    rf"[ \t]{{0,80}}(?:[^\s#]{{1,20}}[ \t]{{1,80}})?-?[0-9]{{1,40}}[ \t]{{1,80}}-?[0-9]{{1,40}}[ \t]{{1,80}}(?:{_TYPE})(?![A-Za-z0-9_])"
+    rf"[ \t]{{0,80}}(?:[^\s#]{{1,20}}[ \t]{{1,80}})?(-?[0-9]{{1,2000}})[ \t]{{1,80}}(-?[0-9]{{1,2000}})[ \t]{{1,80}}(?:{_TYPE})(?![A-Za-z0-9_])"
 )
-"""A line that is a row, or was one before somebody damaged it."""
+"""A line that is a row, or was one before somebody damaged it: size and count."""
 HEADER = re.compile(r"(?<![A-Za-z])size[ \t]{1,80}count[ \t]{1,80}type(?![A-Za-z])")
 OLD_HEADER = re.compile(
     r"[ \t]{0,80}(?:#[ \t]{0,80})?N[ \t]{1,40}type[ \t]{1,40}(?:op|root)[ \t]{1,40}(?:root[ \t]{1,40})?time[ \t]{1,40}algbw[ \t]{1,40}busbw"
@@ -139,6 +140,11 @@ def figures_of(text: str) -> list[str] | None:
     if not words or len(words) > 24 or text.lstrip()[:1] == "#":
         return None
     return words if all(_NUMBER.fullmatch(word) or _WRONG.fullmatch(word) for word in words) else None
+
+
+def no_times(rest: str) -> bool:
+    """Figures are printed as nan or inf in the text after a row's type."""
+    return any(word.lower().lstrip("+-") in ("nan", "inf") for word in rest[:2000].split())
 
 
 def row_of(head: tuple[int, int, str], rest: str, layout: Layout, line: int) -> TableRow | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 
-from pcie_sim.importers.nccl_rows import HEADER, LIKE_ROW, Layout, TableRow, figures_of, head_of, layout_of, row_of
+from pcie_sim.importers.nccl_rows import HEADER, LIKE_ROW, MOST_DIGITS, Layout, TableRow, figures_of, head_of, layout_of, no_times, row_of
 from pcie_sim.importers.nccl_text import LOG_HEAD, Notes, ccl_version, environment, library_version, public_text, strip_prefix
 from pcie_sim.importers.source import SourceText
 
@@ -206,6 +206,11 @@ class Runs:
         now = self._now
         now.line = now.line or number
         row = row_of(head, rest, now.layout or Layout(single=self._single), number)
+        if not broken and no_times(rest) and (row is None or row.out is None or row.inside is None):
+            what = "a row's times or bandwidths are" if row is None else "the times or bandwidths of half a row are"
+            self._notes.add("ignored", f"{what} no numbers (nan or inf): left out", number)
+            if row is None:
+                return
         if row is not None and not row.cut and (row.inside is not None or not broken):
             self._add(row)
         elif broken or row is None:
@@ -251,7 +256,7 @@ class Runs:
             if len(now.ranks_said) < 8 and int(match.group(1)) > 0:
                 now.ranks_said.add(int(match.group(1)))
         self._library(text)
-        now.env.update(environment(text[:4000]) if len(now.env) < 200 else {})
+        now.env.update(environment(text[:4000], self._notes, number) if len(now.env) < 200 else {})
         self._failure(text, number)
 
     def _failure(self, text: str, number: int) -> None:
@@ -277,14 +282,18 @@ class Runs:
                 for key, pattern in (("graph", _GRAPH_OPTION), ("ngpus", _GPUS_OPTION))
                 if (match := pattern.search(bare[:4000]))
             }
-            now.env.update(environment(bare[:4000]))
+            now.env.update(environment(bare[:4000], self._notes, number))
             return
         self._failure(text, number)
         self._library(bare)
         if (match := DEVICE.search(bare)) is not None:
             self._device(match, number)
-        elif LIKE_ROW.match(text):
-            self._notes.add("ignored", "a line is like a row but not readable as one: left out", number)
+        elif (like := LIKE_ROW.match(text)) is not None:
+            long = max(len(like.group(1)), len(like.group(2))) > MOST_DIGITS
+            what = (
+                f"a row has a size or count of more than {MOST_DIGITS} digits" if long else "a line is like a row but not readable as one"
+            )
+            self._notes.add("ignored", f"{what}: left out", number)
         elif self._now.rows and not self._now.closed and re.fullmatch(r"[0-9]{1,19}[0-9 ]{0,40}", bare):
             self._now.cut_line = self._now.cut_line or number
 

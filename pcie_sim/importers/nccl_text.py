@@ -25,6 +25,11 @@ _CCL_VERSION = re.compile(
 )
 _ENV_SET = re.compile(r"\b((?:NCCL|RCCL)_[A-Z0-9_]{1,60}) set (?:by environment )?to ([^\s]{1,200})")
 _ENV_GIVEN = re.compile(r"\b((?:NCCL|RCCL)_[A-Z0-9_]{1,60})=([^\s\"']{1,200})")
+_LONGEST_VALUE = 80
+_WHOLE = re.compile(r"[+-]?[0-9]{1,80}")
+_NO_NUMBER = re.compile(
+    r"[+-]?(?:nan|inf|infinity|[0-9]{1,40}\.[0-9]{0,40}(?:e[+-]?[0-9]{1,9})?|[0-9]{1,40}e[+-]?[0-9]{1,9})", re.IGNORECASE
+)
 _PRIVATE_NAME = re.compile(r"COMM_ID|HOSTID|TOKEN|SECRET|PASS|KEY|UUID|CONF_FILE")
 _ADDRESS = re.compile(r"[0-9]{1,3}(?:\.[0-9]{1,3}){3}(?:[:<][0-9]{1,5}>?)?|\b[0-9a-fA-F]{1,4}(?::[0-9a-fA-F]{0,4}){3,7}(?:<[0-9]{1,5}>)?")
 _PATH = re.compile(r"(?:/[^\s/'\"]{1,80}){1,12}/?")
@@ -71,18 +76,35 @@ def ccl_version(line: str) -> tuple[str, str, str | None] | None:
     return ("nccl" if match.group(1) == "N" else "rccl", match.group(2), match.group(3)) if match else None
 
 
-def environment(line: str) -> dict[str, str]:
+def environment(line: str, notes: Notes | None = None, number: int | None = None) -> dict[str, str]:
     """NCCL_* settings that a log line (``NCCL_X set by environment to Y``) or a pasted command (``NCCL_X=Y ./all_reduce_perf``) names,
-    without those that hold addresses or identities; of paths the last part.
+    without those that hold addresses or identities; of paths the last part. Values that the library cannot take (numbers beyond 64 bits,
+    nan, whole paragraphs) are dropped, and noted at line ``number``.
     """
     if "CCL_" not in line:
         return {}
     found = {}
     for match in (*_ENV_SET.finditer(line), *_ENV_GIVEN.finditer(line)):
-        value = public_value(match.group(1), match.group(2).rstrip(".,;"))
-        if value:
-            found[match.group(1)] = value
+        name, said = match.group(1), match.group(2).rstrip(".,;")
+        value = public_value(name, said)
+        if not value:
+            continue
+        if (why := _not_taken(value)) is None:
+            found[name] = value
+        elif notes is not None:
+            notes.add("ignored", f"{name}: {why}: left out", number)
     return found
+
+
+def _not_taken(value: str) -> str | None:
+    """Why the library would not take a value; None where it would."""
+    if len(value) > _LONGEST_VALUE:
+        return f"a value of more than {_LONGEST_VALUE} characters"
+    if _NO_NUMBER.fullmatch(value):
+        return "a value that is no whole number"
+    if _WHOLE.fullmatch(value) and (len(value) > 20 or abs(int(value)) >= 2**63):
+        return "a number beyond 64 bits"
+    return None
 
 
 def public_value(name: str, value: str) -> str:

@@ -47,6 +47,8 @@ class TreeReader:
         """One message of the same rank."""
         if text.startswith("====="):
             self.open = False
+        elif self.broken:
+            return
         elif (match := _CPU.match(text)) is not None:
             self._cpu = f"CPU/{match.group(1).lower()}"
             self._above = []
@@ -89,6 +91,7 @@ class TreeReader:
             role="switch" if kind == "PCI" else None,
             ids=ids[:2] if ids else None,
             subsystem=ids[2:] if ids and any(ids[2:]) else None,
+            rate_class=float(match.group(3)) * 1e9 if link == "PCI" else None,
             rank=rank,
             line=number,
         )
@@ -106,7 +109,7 @@ def _ids(note: str | None) -> tuple[int, int, int, int] | None:
 
 def starts_tree(text: str) -> bool:
     """The line before a tree."""
-    return _SYSTEM.search(text) is not None
+    return "=== System" in text and _SYSTEM.search(text) is not None
 
 
 class TuningTable:

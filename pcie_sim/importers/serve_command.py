@@ -6,11 +6,11 @@ The text is only taken apart, never run. Tokens, keys, addresses and folders of 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from typing import cast
 
 from pcie_sim.errors import InputError
 from pcie_sim.importers.imported import Imported, Launch, importer
+from pcie_sim.importers.serve_env import MAX_LIBRARY, VISIBLE, Settings
 from pcie_sim.importers.serve_flags import (
     Options,
     eager,
@@ -23,9 +23,10 @@ from pcie_sim.importers.serve_flags import (
     vllm_strategy,
     whole,
 )
-from pcie_sim.importers.serve_logged import LOGGED, logged_options
-from pcie_sim.importers.serve_privacy import LEFT_OUT, is_secret_name, kept, kept_model
-from pcie_sim.importers.serve_tokens import SERVER, Command, find_commands
+from pcie_sim.importers.serve_logged import logged, logged_options
+from pcie_sim.importers.serve_privacy import is_engine_setting, kept, kept_model, kept_setting, kept_word, matters
+from pcie_sim.importers.serve_tokens import MAX_COMMAND, MAX_COMMANDS, SERVER, Command, shell_commands, unlisted
+from pcie_sim.importers.serve_yaml import find_containers
 from pcie_sim.importers.source import Remark, RemarkKind, SourceText, quoted
 from pcie_sim.specs.strategy import parse_strategy
 
@@ -47,10 +48,10 @@ _WORDS = (
     "lmsysorg/sglang",
     "server_args=",
     "non-default args",
+    "args: Namespace(",
 )
-_VISIBLE = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES")
-_LIBRARY = ("NCCL_", "RCCL_")
-_ENGINE_ENV = ("VLLM_", "SGLANG_", "SGL_", "CUDA_DEVICE_MAX", "TORCH_NCCL_")
+_USED = frozenset({"model", "model-path", "m", "speculative-config", "sc", "compilation-config", "O", "config"})
+"""Options that are read and not kept as they stand (their values are names or JSON)."""
 
 
 def sniff(source: SourceText) -> int | None:
@@ -60,7 +61,7 @@ def sniff(source: SourceText) -> int | None:
     for number, line in enumerate(source.lines, 1):
         if not any(word in line for word in _WORDS):
             continue
-        if SERVER.search(line) or LOGGED.search(line):
+        if SERVER.search(unlisted(line)) or logged(line):
             return number
         if "launch_server" in line or line.strip().strip("\"'-, ") == "serve":  # a list with one word per line
             return number if _listed(source, number) else None
@@ -79,7 +80,7 @@ def read(source: SourceText) -> Imported:
     Raises:
         InputError: no command with options, an engine that is not modelled, a number that is none, or a strategy that cannot be.
     """
-    commands = find_commands(source) or logged_options(source)
+    commands = _commands(source)
     located = [(command, place) for command in commands if (place := _locate(command)) is not None and _is_command(place[1])]
     if not located:
         line = sniff(source)
@@ -87,10 +88,29 @@ def read(source: SourceText) -> Imported:
     command, (runtime, rest) = located[0]
     if runtime not in ("sglang", "vllm", "trtllm"):
         raise source.error(f"{runtime}: this engine is not modelled (modelled: SGLang, vLLM)", command.line)
+    if command.cut:
+        raise source.error(
+            f"this command is longer than {MAX_COMMAND:,} characters, so its end is not read; shorten it to the options that matter",
+            command.line,
+        )
     launch, remarks = _launch(source, command, runtime, rest)
     if len(located) > 1:
-        remarks.append(source.remark("ignored", f"{len(located) - 1} more serve commands; only the first is read", located[1][0].line))
+        more = f"{len(located) - 1} {'or ' if len(commands) >= MAX_COMMANDS else ''}more serve commands; only the first is read"
+        remarks.append(source.remark("ignored", more, located[1][0].line))
     return Imported(source.name, ("serve-command",), launch=launch, remarks=tuple(remarks))
+
+
+def _commands(source: SourceText) -> list[Command]:
+    """The commands of containers, of shell lines, or those that an engine logged."""
+    containers = find_containers(source, most=MAX_COMMANDS)
+    if containers.commands:
+        return containers.commands
+    commands = shell_commands(source)
+    if containers.broken is not None:
+        for command in commands[:1]:
+            text = f"the container at line {containers.broken} is no YAML that can be read: its environment and GPUs are not known"
+            command.note("ignored", text)
+    return commands or logged_options(source)
 
 
 def _locate(command: Command) -> tuple[str, list[str]] | None:
@@ -127,7 +147,7 @@ def _launch(source: SourceText, command: Command, runtime: str, rest: list[str])
     if runtime == "sglang":
         text = sglang_strategy(options, model, error)
     elif runtime == "vllm":
-        text = vllm_strategy(options, env, model, error)
+        text = vllm_strategy(options, env.get("VLLM_ALL2ALL_BACKEND"), model, error)
     else:
         text = trtllm_strategy(options, error)
         options.note("assumed", "trtllm-serve: TensorRT-LLM is not modelled; the generic engine's rules are taken")
@@ -142,6 +162,8 @@ def _launch(source: SourceText, command: Command, runtime: str, rest: list[str])
         options.note("note", "--nnodes above 1: the strategy is that of all nodes together")
     if "config" in options.values:
         options.note("ignored", "--config: options in that file are not known here")
+    for kind, text in dict.fromkeys(command.notes):
+        options.note(kind, text)
     launch = Launch(
         runtime="generic" if runtime == "trtllm" else runtime,
         strategy=strategy.canonical,
@@ -153,16 +175,11 @@ def _launch(source: SourceText, command: Command, runtime: str, rest: list[str])
         kv_dtype=_word(options, "kv-dtype"),
         quantisation=_word(options, "quantization"),
         custom_all_reduce=False if options.on("disable-custom-all-reduce") else None,
-        env={name: kept(name, value) for name, value in sorted(env.items()) if name.startswith(_LIBRARY) and not is_secret_name(name)},
-        options=_options(options, env),
+        env=_library(options, env),
+        options=_kept_options(options, env),
         speculation=speculation(options),
         gpus=gpus,
     )
-    for text in dict.fromkeys(command.damaged):
-        options.note("assumed", text)
-    left = sum(value == LEFT_OUT for value in (*launch.options.values(), *launch.env.values()))
-    if left:
-        options.note("ignored", f"values that look like keys, addresses or folders are not kept ({left})")
     return launch, [source.remark(cast(RemarkKind, kind), text, command.line) for kind, text in dict.fromkeys(options.remarks)]
 
 
@@ -200,21 +217,48 @@ def _fraction(options: Options) -> float | None:
 
 def _word(options: Options, name: str) -> str | None:
     text = options.values.get(name, "").split(" ")[0]
-    return text.lower() if re.fullmatch(r"[A-Za-z0-9_.+-]{1,40}", text) else None
+    return text.lower() if re.fullmatch(r"[A-Za-z0-9_.+-]{1,40}", text) and kept(name, text) == text else None
 
 
-def _options(options: Options, env: Mapping[str, str]) -> dict[str, str]:
-    """Every option under the name it was given, and the engine's own settings of the environment as ``env NAME``."""
-    found = {options.given[name]: kept(options.given[name], value) for name, value in options.values.items() if name != "model"}
-    engine = {f"env {name}": kept(name, value) for name, value in sorted(env.items()) if name.startswith(_ENGINE_ENV)}
-    return {**found, **engine}
+def _library(options: Options, env: Settings) -> dict[str, str]:
+    """The settings of NCCL and RCCL that say nothing about anyone."""
+    found = {name: value for name, stated in sorted(env.library.items()) if (value := kept_setting(name, stated)) is not None}
+    if env.more:
+        options.note("cut", f"more than {MAX_LIBRARY} settings of NCCL or RCCL: {env.more:,} more are not read")
+    left = len(env.library) - len(found)
+    if left:
+        options.note("ignored", f"settings of files, plugins and interfaces, and values that are no short words, are not kept ({left})")
+    return found
+
+
+def _kept_options(options: Options, env: Settings) -> dict[str, str]:
+    """Options under the names they were given, and the engine's own settings as ``env NAME``: those that a prediction may depend on."""
+    found: dict[str, str] = {}
+    left = 0
+    for name, value in options.values.items():
+        shown = kept_word(value) if matters(options.given[name]) else None
+        if shown is not None:
+            found[options.given[name]] = shown
+        elif options.given[name] not in _USED:
+            left += 1
+    for name, value in sorted(env.others.items()):
+        if name in VISIBLE:
+            continue
+        shown = kept_word(value) if is_engine_setting(name) else None
+        if shown is not None:
+            found[f"env {name}"] = shown
+        else:
+            left += 1
+    if left:
+        options.note("ignored", f"options and engine settings of no effect here, and values that are no short words, are not kept ({left})")
+    return found
 
 
 def _gpus(command: Command) -> int | None:
-    for name in _VISIBLE:
+    for name in VISIBLE:
         listed = [
             one
-            for one in command.env.get(name, "").split(",")
+            for one in command.env.get(name).split(",")
             if re.fullmatch(r"\s*(?:[0-9]{1,4}|GPU-[0-9a-fA-F-]{4,60}|MIG-\S{1,80})\s*", one)
         ]
         if listed:

@@ -8,12 +8,13 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 from pcie_sim import catalog
 from pcie_sim.errors import InputError
+from pcie_sim.importers.serve_privacy import matters
 
 MAX_OPTIONS = 400
 _WORDS = re.compile(r"--?[A-Za-z][A-Za-z0-9_.-]{0,79}")
@@ -126,10 +127,11 @@ def parse_options(words: list[str], *, runtime: str) -> Options:
             if len(found.values) >= MAX_OPTIONS:
                 found.note("cut", f"more than {MAX_OPTIONS} options: the rest is not read")
                 break
-            if name in found.values and equals and found.values[name] not in ("", value):
-                found.note("conflict", f"--{head.lstrip('-')} is given twice; the last one counts")
+            given = head.lstrip("-").replace("_", "-")
+            if name in found.values and equals and found.values[name] not in ("", value) and matters(given):
+                found.note("conflict", f"--{given} is given twice; the last one counts")
             found.values[name] = value.strip()[:2000]
-            found.given[name] = head.lstrip("-").replace("_", "-")
+            found.given[name] = given
             if equals or name in _BOOLEAN:
                 name = None
         elif name is None:
@@ -217,15 +219,18 @@ def sglang_strategy(options: Options, model: str | None, error: Callable[[str], 
     return text if attention_dp or dp == 1 else f"{dp}x{text}"
 
 
-def vllm_strategy(options: Options, env: Mapping[str, str], model: str | None, error: Callable[[str], InputError]) -> str:
-    """The strategy of vLLM's options. ``--enable-expert-parallel`` puts experts over tp x dp; only dp > 1 makes an exchange of its own."""
+def vllm_strategy(options: Options, stated: str, model: str | None, error: Callable[[str], InputError]) -> str:
+    """The strategy of vLLM's options; ``stated``: the All-to-All backend of the environment.
+
+    ``--enable-expert-parallel`` puts experts over tp x dp; only dp > 1 makes an exchange of its own.
+    """
     tp, pp, dp = (whole(options, name, error) or 1 for name in ("tp-size", "pp-size", "dp-size"))
     _context_parallel(options, error)
     expert, moe = options.on("enable-expert-parallel"), _is_moe(model)
     if expert and moe is False:
         options.note("ignored", "--enable-expert-parallel: the model has no experts")
         expert = False
-    backend = (options.values.get("all2all-backend") or env.get("VLLM_ALL2ALL_BACKEND", "")).lower().replace("-", "_")
+    backend = (options.values.get("all2all-backend") or stated).lower().replace("-", "_")
     suffix = ""
     if backend and expert and dp > 1:
         suffix = ":ag_rs" if backend in _AG_RS else ":a2a"
@@ -279,7 +284,8 @@ def speculation(options: Options) -> str | None:
         return _from_json(config, options)
     algorithm = options.values.get("speculative-algorithm") or options.values.get("speculative-algo")
     if algorithm:
-        parts = [algorithm.split()[0][:40]]
+        word = algorithm.split()[0]
+        parts = [word if re.fullmatch(r"[A-Za-z0-9_.-]{1,40}", word) else "yes, not understood"]
         for name, what in (
             ("speculative-num-steps", "steps"),
             ("speculative-eagle-topk", "topk"),

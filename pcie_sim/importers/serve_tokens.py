@@ -1,75 +1,85 @@
-"""Where a serve command stands in a text: shell lines, docker, compose and Kubernetes files, systemd units. Nothing is ever run."""
+"""Where a serve command stands in a text of shell lines, docker commands and systemd units. Nothing is ever run."""
 
 from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
 
-from pcie_sim.errors import InputError
-from pcie_sim.importers.source import SourceText
-from pcie_sim.specs.loader import parse_yaml
+from pcie_sim.importers.serve_env import LIBRARY, Settings
+from pcie_sim.importers.source import MAX_LINE, SourceText
 
 MAX_COMMAND = 20_000
-_MAX_COMMANDS = 200
-_MAX_VALUES = 50_000
+"""Characters of one command, its continued lines joined; a longer one is not read (what it ends with would be missing)."""
+MAX_COMMANDS = 200
 SERVER = re.compile(
     r"sglang\.launch_server|\bsglang\s{1,4}serve\b|\bvllm\s{1,4}serve\b|vllm\.entrypoints\.(?:openai\.)?api_server|\btrtllm-serve\b"
     r"|tensorrt_llm\.commands\.serve|\bllama-server\b|\btext-generation-launcher\b|\blmdeploy\s{1,4}serve\b|vllm/vllm-openai|lmsysorg/sglang"
 )
 """What shows a serve command (on one line; a list of words puts them on several)."""
-_LISTED = re.compile(r"^\s{0,40}(?:-\s{1,8})?(?:command|args|entrypoint|image)\s{0,4}:")
-_ASSIGN = re.compile(r"([A-Za-z_][A-Za-z0-9_]{0,79})=(.*)", re.DOTALL)
+ASSIGN = re.compile(r"([A-Za-z_][A-Za-z0-9_]{0,79})=(.*)", re.DOTALL)
 _END = ("|", "||", "&&", "&", ";", ">", ">>", "<", "2>", "2>&1", "&>", "|&")
 _QUOTES = str.maketrans({"“": '"', "”": '"', "„": '"', "‘": "'", "’": "'", "\u00a0": " "})
+UNCLOSED = "quotes that do not close were taken as ordinary characters"
 
 
 @dataclass
 class Command:
-    """One command: its words, the environment that is set for it, the line it begins on."""
+    """One command: its words, the environment that is set for it, the line it begins on.
+
+    ``notes``: (kind, text) of what was noticed. ``cut``: it is longer than is read.
+    """
 
     words: list[str]
     line: int
-    env: dict[str, str] = field(default_factory=dict)
+    env: Settings = field(default_factory=Settings)
     gpus: int | None = None
     image: str = ""
-    damaged: list[str] = field(default_factory=list)
+    notes: list[tuple[str, str]] = field(default_factory=list)
+    cut: bool = False
+
+    def note(self, kind: str, text: str) -> None:
+        """Keep a remark."""
+        self.notes.append((kind, text))
+
+    def inner(self, words: list[str]) -> Command:
+        """The same with other words."""
+        return Command(words, self.line, self.env.copy(), self.gpus, self.image, list(self.notes), self.cut)
 
 
-def find_commands(source: SourceText) -> list[Command]:
-    """Every command of the text that may be a server's, with the environment set before it."""
-    if any(_LISTED.match(line) for line in source.lines[:20_000]):
-        found = _from_yaml(source)
-        if found:
-            return found
-    return _from_shell(source)
+@dataclass
+class _Logical:
+    """Lines joined at a backslash (shell), back-tick or caret. ``loose``: such a sign was followed by blanks."""
+
+    line: int
+    text: str
+    loose: bool
+    cut: bool
 
 
-def _logical_lines(source: SourceText) -> Iterator[tuple[int, str, bool]]:
-    """(first line, text, whether a continuation sign was followed by blanks): lines joined at a backslash (shell), back-tick or caret."""
+def _logical_lines(source: SourceText) -> Iterator[_Logical]:
     parts: list[str] = []
-    size, start, loose = 0, 0, False
+    size, start, loose, cut = 0, 0, False, False
     for number, line in enumerate(source.lines, 1):
         text = line.translate(_QUOTES)
         stripped = text.strip()
         if stripped.startswith("#") and not SERVER.search(stripped):
             continue
-        if not parts:
-            start = number
+        start = start or number
         ended = stripped.rstrip("\\`^").rstrip() if stripped.endswith(("\\", " `", " ^")) else None
         piece = stripped if ended is None else ended
-        if size < MAX_COMMAND:
+        cut = cut or size + len(piece) > MAX_COMMAND or len(line) >= MAX_LINE
+        if piece and size < MAX_COMMAND:
             parts.append(piece[: MAX_COMMAND - size])
             size += len(piece) + 1
         if ended is not None:
             loose = loose or text.rstrip("\r\n") != text.rstrip()
             continue
-        yield start, " ".join(parts), loose
-        parts, size, loose = [], 0, False
+        yield _Logical(start, " ".join(parts), loose, cut)
+        parts, size, start, loose, cut = [], 0, 0, False, False
     if parts:
-        yield start, " ".join(parts), loose
+        yield _Logical(start, " ".join(parts), loose, cut)
 
 
 def split(text: str) -> tuple[list[str], bool]:
@@ -80,43 +90,56 @@ def split(text: str) -> tuple[list[str], bool]:
         return text[:MAX_COMMAND].replace('"', " ").replace("'", " ").split(), True
 
 
-def _from_shell(source: SourceText) -> list[Command]:
+def unlisted(line: str) -> str:
+    """A line without the signs of a list of words (``["vllm", "serve"]``), where it has one."""
+    return re.sub(r"[\"',\[\]\s]{1,40}", " ", line) if "[" in line and "]" in line else line
+
+
+def shell_commands(source: SourceText) -> list[Command]:
+    """Every command of the text that may be a server's, with the environment set before it."""
     found: list[Command] = []
-    env: dict[str, str] = {}
-    for line, logical, loose in _logical_lines(source):
-        if len(found) >= _MAX_COMMANDS:
+    env = Settings()
+    env_cut: int | None = None
+    for logical in _logical_lines(source):
+        if len(found) >= MAX_COMMANDS:
             break
-        is_server = SERVER.search(logical) is not None
-        if not is_server and not re.match(r"(?:export\s|set\s|Environment=|[$>%]?\s{0,4}[A-Za-z_][A-Za-z0-9_]{0,79}=)", logical):
+        listed = re.match(r"(?:CMD|ENTRYPOINT)\s{0,8}\[(.*)\]\s{0,8}$", logical.text)  # Dockerfile
+        if listed is not None:
+            logical.text = re.sub(r"([\"']),\s{0,8}", r"\1 ", listed.group(1))
+        is_server = SERVER.search(logical.text if listed is None else unlisted(f"[{logical.text}]")) is not None
+        if not is_server and not re.match(r"(?:export\s|set\s|Environment=|[$>%]?\s{0,4}[A-Za-z_][A-Za-z0-9_]{0,79}=)", logical.text):
             continue
-        text = re.sub(r"^(?:ExecStart=[-@:+!]{0,3}|Environment=|[$#>%]\s{1,4})", "", logical)
+        text = re.sub(r"^(?:ExecStart=[-@:+!]{0,3}|Environment=|[$#>%]\s{1,4})", "", logical.text)
         words, broken = split(text)
         if not is_server:
-            env.update(_assignments(words))
+            _assign(words, env)
+            if logical.cut and any(one in logical.text for one in LIBRARY):
+                env_cut = env_cut or logical.line
             continue
-        command = Command(words, line, dict(env))
+        command = Command(words, logical.line, env.copy(), cut=logical.cut)
         if broken:
-            command.damaged.append("quotes that do not close were taken as ordinary characters")
-        if loose:
-            command.damaged.append("blanks after a continuation sign: the lines were joined all the same")
+            command.note("assumed", UNCLOSED)
+        if logical.loose:
+            command.note("assumed", "blanks after a continuation sign: the lines were joined all the same")
+        if env_cut is not None:
+            command.note(
+                "cut", f"the settings from line {env_cut} on are longer than {MAX_COMMAND:,} characters: the rest of them is not read"
+            )
         found.append(command)
-    return [one for command in found for one in _unwrapped(command)]
+    return [one for command in found for one in unwrapped(command)]
 
 
-def _assignments(words: list[str]) -> dict[str, str]:
-    found: dict[str, str] = {}
+def _assign(words: list[str], env: Settings) -> None:
     for word in words:
         if word in ("export", "set", "env", "$", "sudo", "-x"):
             continue
-        match = _ASSIGN.fullmatch(word)
+        match = ASSIGN.fullmatch(word)
         if match is None:
             break
-        if len(found) < 500:
-            found[match.group(1)] = match.group(2)
-    return found
+        env.set(match.group(1), match.group(2))
 
 
-def _unwrapped(command: Command) -> Iterator[Command]:
+def unwrapped(command: Command) -> Iterator[Command]:
     """Take ``bash -c "..."``, assignments in front and docker's own options off the words."""
     words = command.words
     for index, word in enumerate(words[:-1]):
@@ -125,16 +148,17 @@ def _unwrapped(command: Command) -> Iterator[Command]:
             _docker(command, words[:index])
             for part in _parts(inner):
                 if SERVER.search(" ".join(part)):
-                    damaged = [*command.damaged, *(["quotes that do not close were taken as ordinary characters"] if broken else [])]
-                    yield Command(_front(command, part), command.line, dict(command.env), command.gpus, command.image, damaged)
+                    if broken:
+                        command.note("assumed", UNCLOSED)
+                    yield command.inner(_front(command, part))
                     return
-                command.env.update(_assignments(part))
+                _assign(part, command.env)
     for part in _parts(words):
         if SERVER.search(" ".join(part)):
             _docker(command, part)
-            yield Command(_front(command, part), command.line, dict(command.env), command.gpus, command.image, command.damaged)
+            yield command.inner(_front(command, part))
             return
-        command.env.update(_assignments(part))
+        _assign(part, command.env)
 
 
 def _parts(words: list[str]) -> Iterator[list[str]]:
@@ -158,9 +182,9 @@ def _parts(words: list[str]) -> Iterator[list[str]]:
 def _front(command: Command, words: list[str]) -> list[str]:
     """The words without assignments in front of them, which go into the environment."""
     for index, word in enumerate(words):
-        match = _ASSIGN.fullmatch(word)
+        match = ASSIGN.fullmatch(word)
         if match is not None and not word.startswith("-"):
-            command.env[match.group(1)] = match.group(2)
+            command.env.set(match.group(1), match.group(2))
         elif word not in ("env", "sudo", "nohup", "exec", "time", "numactl", "export"):
             return words[index:]
     return []
@@ -173,12 +197,14 @@ def _docker(command: Command, words: list[str]) -> None:
     for index, word in enumerate(words):
         name, _, value = word.partition("=")
         value = value or (words[index + 1] if index + 1 < len(words) else "")
-        if name in ("-e", "--env"):
-            match = _ASSIGN.fullmatch(value)
+        if name == "--env-file":
+            command.note("ignored", "--env-file: settings that come from elsewhere are not known here")
+        elif name in ("-e", "--env"):
+            match = ASSIGN.fullmatch(value)
             if match is not None:
-                command.env[match.group(1)] = match.group(2)
-        elif word.startswith("-e") and (match := _ASSIGN.fullmatch(word[2:])) is not None and not word.startswith("--"):
-            command.env[match.group(1)] = match.group(2)
+                command.env.set(match.group(1), match.group(2))
+        elif word.startswith("-e") and (match := ASSIGN.fullmatch(word[2:])) is not None and not word.startswith("--"):
+            command.env.set(match.group(1), match.group(2))
         elif name == "--gpus":
             listed = re.search(r"device=([0-9,]{1,400})", word + " " + value)
             if listed is not None:
@@ -187,101 +213,3 @@ def _docker(command: Command, words: list[str]) -> None:
                 command.gpus = int(value) or None
         elif re.search(r"(?:vllm-openai|/sglang|/vllm)(?::|@|$)", word):
             command.image = word
-
-
-def _from_yaml(source: SourceText) -> list[Command]:
-    documents: list[tuple[int, str]] = []
-    start = 1
-    lines: list[str] = []
-    for number, one in enumerate([*source.lines, "---"], 1):
-        if one.strip() == "---" and len(documents) < 64:
-            documents.append((start, "\n".join(lines)))
-            start, lines = number + 1, []
-        else:
-            lines.append(one)
-    found: list[Command] = []
-    for first, text in documents:
-        if not SERVER.search(text) and "serve" not in text and "launch_server" not in text:
-            continue
-        try:
-            data = parse_yaml(text, source=source.name, most=(_MAX_VALUES, "no file that starts a server has as many"))
-        except InputError:
-            continue
-        for holder in _holders(data):
-            command = _from_mapping(holder, first)
-            if command is not None:
-                line = next((first + i for i, one in enumerate(text.split("\n")) if SERVER.search(one)), first)
-                command.line = line
-                found.extend(_unwrapped(command))
-    return found[:_MAX_COMMANDS]
-
-
-def _holders(data: Any) -> Iterator[Mapping[str, Any]]:
-    """Mappings with a command or an image, anywhere in a file."""
-    layer, seen = [data], 0
-    while layer and seen < 100_000:
-        item = layer.pop()
-        seen += 1
-        if isinstance(item, dict):
-            if any(key in item for key in ("command", "args", "image", "entrypoint")):
-                yield item
-            layer.extend(reversed(list(item.values())))
-        elif isinstance(item, list):
-            layer.extend(reversed(item[:10_000]))
-
-
-def _from_mapping(holder: Mapping[str, Any], line: int) -> Command | None:
-    words: list[str] = []
-    image = holder.get("image")
-    if isinstance(image, str):
-        words.append(image)
-    damaged = []
-    for key in ("entrypoint", "command", "args"):
-        value = holder.get(key)
-        if isinstance(value, str):
-            more, broken = split(re.sub(r"\\\s*(?:\n|$)", " ", value))
-            words.extend(more)
-            if broken:
-                damaged.append("quotes that do not close were taken as ordinary characters")
-        elif isinstance(value, list):
-            words.extend(str(one) for one in value[:2000] if isinstance(one, str | int | float))
-    if not SERVER.search(" ".join(words[:4000])[: 2 * MAX_COMMAND]):
-        return None
-    env: dict[str, str] = {}
-    for key in ("environment", "env"):
-        value = holder.get(key)
-        if isinstance(value, dict):
-            env.update({str(name): str(one) for name, one in value.items() if isinstance(one, str | int | float)})
-        elif isinstance(value, list):
-            for one in value[:500]:
-                if isinstance(one, str) and (match := _ASSIGN.fullmatch(one)) is not None:
-                    env[match.group(1)] = match.group(2)
-                elif isinstance(one, dict) and isinstance(one.get("name"), str) and isinstance(one.get("value"), str | int | float):
-                    env[one["name"]] = str(one["value"])
-    return Command(words, line, env, _yaml_gpus(holder), image if isinstance(image, str) else "", damaged)
-
-
-def _yaml_gpus(holder: Mapping[str, Any]) -> int | None:
-    """GPUs of a container: Kubernetes' resource limits, compose's device reservations."""
-    resources = holder.get("resources")
-    deploy = holder.get("deploy")
-    if isinstance(deploy, dict) and isinstance(deploy.get("resources"), dict):
-        resources = deploy["resources"]
-    if not isinstance(resources, dict):
-        return None
-    for part in ("limits", "requests", "reservations"):
-        inside = resources.get(part)
-        if not isinstance(inside, dict):
-            continue
-        for key in ("nvidia.com/gpu", "amd.com/gpu"):
-            count = inside.get(key)
-            if isinstance(count, int | str) and str(count).isdecimal() and len(str(count)) < 5:
-                return int(count) or None
-        for device in inside.get("devices") or [] if isinstance(inside.get("devices"), list) else []:
-            if isinstance(device, dict):
-                ids, count = device.get("device_ids"), device.get("count")
-                if isinstance(ids, list) and ids:
-                    return min(len(ids), 9999)
-                if isinstance(count, int) and not isinstance(count, bool) and 1 <= count < 10_000:
-                    return count
-    return None

@@ -12,23 +12,39 @@ from pcie_sim.units import counted
 if TYPE_CHECKING:
     from pcie_sim.report.console import Block
 
+_MOST = 8
+
 
 def doctor_blocks(found: Diagnosis, *, width: int) -> list[Block]:
     """Problems, notes, what was checked, and what could not be."""
     sources = ", ".join(found.sources[:6]) + (f" and {len(found.sources) - 6} more" if len(found.sources) > 6 else "")
     head = pairs([("GPUs", str(found.gpus)), ("settings", found.settings), ("read from", sources)], width=width)
     blocks: list[Block] = [bold(f"{found.topology}: {found.title}"), head, "", _verdict(found)]
+    told = {text for item in found.findings for text in item.evidence}
+    for title, texts in (("Files disagree", [text for text in found.conflicts if text not in told]), ("Files end early", found.cut)):
+        blocks += _listed(title, texts, width)
     for title, items in (("Problems, the dearest first", found.problems), ("Notes", found.notes)):
         if items:
             blocks += ["", bold(title)]
             for number, item in enumerate(items, start=1):
                 blocks += [*([""] if number > 1 else []), *_finding(item, number, width)]
+    blocks += _listed("Assumed where no file says it", found.assumed, width)
+    blocks += _listed("Left out of the files", found.ignored, width)
     passed = _passed(found)
     if passed:
         blocks += ["", bold("Checked, nothing wrong"), wrapped("; ".join(passed), width=width, first="  ")]
     if found.unchecked:
         blocks += ["", bold("Not checked, and what it takes"), pairs(_missing(found), width=width)]
     return blocks
+
+
+def _listed(title: str, texts: Sequence[str], width: int) -> list[Block]:
+    """The texts below a heading, a dash each; nothing without texts."""
+    if not texts:
+        return []
+    shown = [wrapped(text, width=width, first="  - ") for text in texts[:_MOST]]
+    more = [f"  and {len(texts) - _MOST} more (--json has all)"] if len(texts) > _MOST else []
+    return ["", bold(title), *shown, *more]
 
 
 def _verdict(found: Diagnosis) -> Block:

@@ -85,7 +85,11 @@ class Diagnosis(Result):
         findings: problems first, the dearest before the others.
         checked: (code, title) of the checks that had what they need.
         unchecked: (code, title, what is missing and how to get it) of the others.
-        sources: the files that the box and its facts were read from.
+        sources: what the box was drawn from, then the files that facts were read from.
+        assumed: what stands where no file says it; predictions rest on it.
+        conflicts: where files disagree, and which was believed.
+        cut: files that end early.
+        ignored: what files hold that was not understood or left out.
     """
 
     topology: str
@@ -94,6 +98,10 @@ class Diagnosis(Result):
     checked: tuple[tuple[str, str], ...]
     unchecked: tuple[tuple[str, str, str], ...]
     sources: tuple[str, ...] = ()
+    assumed: tuple[str, ...] = ()
+    conflicts: tuple[str, ...] = ()
+    cut: tuple[str, ...] = ()
+    ignored: tuple[str, ...] = ()
     gpus: int = 0
     settings: str = field(default="", compare=False)
     """The library and settings that predictions were made with, in words."""
@@ -126,6 +134,10 @@ class Diagnosis(Result):
             "checked": [{"code": code, "title": title} for code, title in self.checked],
             "unchecked": [{"code": code, "title": title, "missing": missing} for code, title, missing in self.unchecked],
             "sources": list(self.sources),
+            "assumed": list(self.assumed),
+            "conflicts": list(self.conflicts),
+            "cut": list(self.cut),
+            "ignored": list(self.ignored),
         }
 
     def to_records(self) -> list[dict[str, Any]]:

@@ -23,6 +23,7 @@ from pcie_sim.study.arguments import Where, path_text
 from pcie_sim.study.loading import YAML, hinted
 from pcie_sim.topology import Topology, from_spec
 from pcie_sim.topology import load_topology as _load_topology
+from pcie_sim.units import counted
 
 MAX_FILES = 64
 _WORDS = {"PIX": "PIX", "PXB": "PXB", "PHB": "PHB", "NODE": "PHB", "SYS": "SYS", "NVL": "NVL", "NVB": "NVL"}
@@ -88,7 +89,7 @@ def holds(one: Imported) -> tuple[str, ...]:
     if box.gpus:
         count = len({gpu.index for gpu in box.gpus})
         found.append(f"{count} GPU{'s' if count != 1 else ''}")
-    found += [f"{_MATRIX_WORDS[matrix.kind]} of {len(matrix.labels)} GPUs" for matrix in box.matrices]
+    found += [f"{_MATRIX_WORDS[matrix.kind]} of {counted(len(matrix.labels), 'GPU')}" for matrix in box.matrices]
     for ccl in box.ccl:
         ranks = f" of {ccl.nranks} ranks" if ccl.nranks else ""
         rings = f", {len(ccl.rings)} ring{'s' if len(ccl.rings) != 1 else ''}" if ccl.rings else ""

@@ -148,3 +148,11 @@ def codes(found: Diagnosis) -> set[str]:
 def passed(found: Diagnosis, code: str) -> bool:
     """The check was made and found nothing."""
     return code in dict(found.checked) and code not in {item.code for item in found.findings}
+
+
+def renoded(box: Topology, **nodes: dict[str, object]) -> Topology:
+    """``box`` with other values in some nodes."""
+    data = box.spec.model_dump(mode="json", by_alias=True)
+    for node, values in nodes.items():
+        data["nodes"][node] |= values
+    return from_spec(type(box.spec).model_validate(data))

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from doctor_facts import GBPS, SYS, codes, load, log, matrix, only, passed
+import pytest
+from doctor_facts import GBPS, SYS, codes, load, log, matrix, only, passed, port
 
+from pcie_sim import study
 from pcie_sim.doctor import diagnose
-from pcie_sim.importers.relate import Related
+from pcie_sim.importers.facts import GpuFact, LinkFact
+from pcie_sim.importers.relate import Related, RelatedMatrix
 from pcie_sim.importers.source import Remark
+from pcie_sim.topology import Topology
 
 
 def test_published_copies_of_a_sound_switch_pass() -> None:
@@ -36,6 +40,105 @@ def test_both_ways_over_one_path() -> None:
     assert one.costs[-1].extra_s > 0
     as_drawn = load("rtx-pro-6000-2x-b650-switch")  # its file says that redirect is on
     assert passed(diagnose(as_drawn, Related(matrices=facts)), "copy-rates")
+
+
+def acs_box(shared: float, bus: dict[str, float]) -> tuple[object, ...]:
+    """Copies of the ASUS box as published: pairs of one virtual switch both ways at ``shared``, of one chip at 103, across at 95
+    (local-inference-lab/rtx6kpro:hardware/asus-esc8000a-e13p-broadcom-switches.md: 50 with ACS on, 103 off).
+    """
+    box = load("rtx-pro-6000-8x-asus-broadcom")
+    way, both = {}, {}
+    for a in box.gpus:
+        for b in box.gpus:
+            i, j = int(a[3:]), int(b[3:])
+            way[a, b] = 53.5 * GBPS if i // 4 == j // 4 else 37 * GBPS
+            both[a, b] = (bus.get(a, shared) if i // 2 == j // 2 else 103 if i // 4 == j // 4 else 95) * GBPS
+    return matrix(box, "bandwidth", way, p2p=True), matrix(box, "bandwidth", both, p2p=True, bidirectional=True)
+
+
+def test_the_published_acs_case_is_named_although_few_pairs_show_it() -> None:
+    """4 of 28 pairs: those of one (virtual) switch."""
+    box = load("rtx-pro-6000-8x-asus-broadcom", env=SYS)
+    one = only(diagnose(box, Related(matrices=acs_box(50, {}))), "copy-rates")  # type: ignore[arg-type]
+    assert one.severity == "problem"
+    assert "ACS" in one.title
+    assert "ACSCtl" in one.advice[0]
+    assert set(one.nodes) == set(box.gpus)
+    assert "8 pairs of 56" in one.evidence[0]
+    assert any("8 of 8 ordered pairs below one switch" in text for text in one.evidence)
+    assert not any("half_duplex" in text for text in one.advice)
+    assert passed(diagnose(box, Related(matrices=acs_box(103, {}))), "copy-rates")  # type: ignore[arg-type]
+
+
+def test_one_redirecting_switch_of_four() -> None:
+    box = load("rtx-pro-6000-8x-asus-broadcom", env=SYS)
+    facts = acs_box(103, {"gpu0": 50, "gpu1": 50})
+    one = only(diagnose(box, Related(matrices=facts)), "copy-rates")  # type: ignore[arg-type]
+    assert one.nodes == ("gpu0", "gpu1")
+    assert (one.cost or "").startswith("if all ports redirected (upper bound): ")
+
+
+def test_acs_is_not_named_where_the_ports_show_it_off() -> None:
+    box = load("rtx-pro-6000-8x-asus-broadcom", env=SYS)
+    ports = {gpu: port(gpu, LinkFact(5, 16), acs_redirect=False) for gpu in box.gpus}
+    facts = Related(matrices=acs_box(50, {}), above=ports, acs_ports=tuple(ports.values()))  # type: ignore[arg-type]
+    one = only(diagnose(box, facts), "copy-rates")
+    assert "ACS" not in one.title
+    assert not any("ACSCtl" in text for text in one.advice)
+    assert one.advice
+
+
+def staged_facts(box: Topology, **more: object) -> tuple[RelatedMatrix, ...]:
+    """Everything by host memory though P2P is on: 23 GB/s, both ways 24, 14 us (p2pBandwidthLatencyTest of boxes without peers)."""
+    return (
+        matrix(box, "bandwidth", 23 * GBPS, p2p=True),
+        matrix(box, "bandwidth", 23 * GBPS, p2p=False),
+        matrix(box, "bandwidth", 24 * GBPS, p2p=True, bidirectional=True),
+        matrix(box, "latency", more.get("late", 14e-6), p2p=True),
+    )
+
+
+def test_staged_copies_are_one_problem() -> None:
+    """Neither the links' generation nor half-duplex nodes are blamed for the same rates."""
+    box = load("rtx-pro-6000-8x-direct-1socket", env=SYS)
+    found = diagnose(box, Related(matrices=staged_facts(box)))
+    assert codes(found) == {"peer-latency"}
+    assert passed(found, "copy-rates")
+    # a link of Gen4 in lspci is not confirmed by copies that are staged
+    now = {gpu: GpuFact(index, link=LinkFact(4, 16)) for index, gpu in enumerate(box.gpus)}
+    found = diagnose(box, Related(matrices=staged_facts(box), gpus=now))
+    assert codes(found) == {"peer-latency"}
+    direct = diagnose(box, Related(matrices=(matrix(box, "bandwidth", 23 * GBPS, p2p=True),), gpus=now))
+    assert "link-speed" in codes(direct)
+
+
+def test_equal_copies_with_fast_latencies_are_one_problem_too() -> None:
+    box = load("rtx-pro-6000-8x-direct-1socket", env=SYS)
+    found = diagnose(box, Related(matrices=staged_facts(box, late=0.5e-6)))
+    one = only(found, "copy-rates")
+    assert codes(found) == {"copy-rates"}
+    assert any("as fast with P2P disabled" in text for text in one.evidence)
+    assert not any("half_duplex" in text or "BIOS: slot" in text for text in one.advice)
+
+
+def test_staging_of_some_pairs_is_priced_for_those() -> None:
+    """Pairs between the switches at 14 us, inside at 0.5: what the library does at NCCL_P2P_LEVEL=PXB."""
+    box = load(env=SYS)
+    late = {(a, b): 14e-6 if box.path_type(a, b) == "PHB" else 0.5e-6 for a in box.gpus for b in box.gpus if a != b}
+    one = only(diagnose(box, Related(matrices=(matrix(box, "latency", late, p2p=True),))), "peer-latency")
+    level = study.collective(box, "all_reduce", "16MiB", launch="graph", env={"NCCL_P2P_LEVEL": "PXB"}).time_s
+    assert one.costs[-1].now_s == pytest.approx(level)
+    late["gpu0", "gpu1"] = 14e-6
+    one = only(diagnose(box, Related(matrices=(matrix(box, "latency", late, p2p=True),))), "peer-latency")
+    assert (one.cost or "").startswith("if all pairs were staged: ")
+
+
+def test_slow_one_way_is_one_problem() -> None:
+    """A link's generation is that of both ways."""
+    box = load(env=SYS)
+    cells = {None: 55 * GBPS} | {("gpu3", other): 25 * GBPS for other in box.gpus}
+    one = only(diagnose(box, Related(matrices=(matrix(box, "bandwidth", cells, p2p=True),))), "copy-rates")
+    assert "one way than back" in one.title
 
 
 def test_slow_copies_name_the_link_that_they_are_like() -> None:

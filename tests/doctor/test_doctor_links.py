@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from doctor_facts import GBPS, SYS, codes, linked, load, matrix, only, passed, relinked
+from doctor_facts import GBPS, SYS, codes, device, linked, load, matrix, only, passed, port, relinked
 
 from pcie_sim import study
 from pcie_sim.doctor import diagnose
@@ -119,6 +119,39 @@ def test_an_uplink_that_staged_traffic_crosses_is_a_problem() -> None:
     one = only(diagnose(load("rtx-4090-8x-2switch")), "uplink")
     assert one.severity == "problem"
     assert max(cost.share for cost in one.costs) > 0.5
+
+
+def test_one_slower_uplink() -> None:
+    """Gen4 x16 among Gen5 x16 uplinks of the same part: half the rate for what leaves the switch."""
+    name = "rtx-pro-6000-16x-turin-4switch-star"
+    box = relinked(load(name, env=SYS), sw2="gen4 x16")
+    one = only(diagnose(box), "lanes")
+    assert one.nodes == ("sw2",)
+    assert "sw2 Gen4 x16; others have Gen5 x16" in one.evidence[0]
+    now = study.collective(box, "all_reduce", "16MiB", launch="graph").time_s
+    fixed = study.collective(load(name, env=SYS), "all_reduce", "16MiB", launch="graph").time_s
+    assert (one.costs[-1].now_s, one.costs[-1].fixed_s) == pytest.approx((now, fixed))
+    assert one.severity == "problem"
+    assert one.advice
+    assert passed(diagnose(load(name, env=SYS)), "lanes")
+    narrow = only(diagnose(relinked(load(name, env=SYS), sw0="gen5 x8")), "lanes")
+    assert narrow.nodes == ("sw0",)
+
+
+def test_an_uplink_that_files_show_below_the_others() -> None:
+    """The port above it can no more than Gen4: nothing is lost at this link, but the others are faster. Gen1 in force is idling."""
+    box = load(env=SYS)
+    for now in (LinkFact(4, 16), LinkFact(1, 16)):
+        facts = Related(
+            devices={"sw0": device("sw0", now, FULL), "sw1": device("sw1", FULL, FULL)},
+            above={"sw0": port("sw0", LinkFact(4, 16)), "sw1": port("sw1", FULL)},
+        )
+        assert only(diagnose(box, facts), "lanes").nodes == ("sw0",)
+    lost = Related(devices={"sw0": device("sw0", LinkFact(4, 16), FULL)}, above={"sw0": port("sw0", FULL)})
+    found = diagnose(box, lost)
+    assert "lanes" not in codes(found), "link-speed tells"
+    assert not passed(found, "lanes"), "and nobody says that all links are equal"
+    assert "link-speed" in codes(found)
 
 
 def test_no_links_said_at_all() -> None:

@@ -56,6 +56,43 @@ def test_words_of_the_driver_name_pairs_and_reasons() -> None:
     assert (one.cost or "").startswith("if all pairs were refused")
 
 
+def test_the_stock_driver_is_named_whatever_word_it_has() -> None:
+    """GeForce cards print NS (nvidia-smi topo -p2p r) or connectivity 0 (p2pBandwidthLatencyTest) with the stock driver."""
+    box = load("rtx-4090-4x-direct-1socket")
+    for facts in (matrix(box, "p2p_status", "NS", access="r"), matrix(box, "peer_access", 0.0)):
+        one = only(diagnose(box, Related(matrices=(facts,))), "p2p-driver")
+        assert "patch" in one.advice[0]
+        assert any("BIOS" in text for text in one.advice)
+    other = load(env=SYS)
+    one = only(diagnose(other, Related(matrices=(matrix(other, "p2p_status", "NS", access="r"),))), "p2p-driver")
+    assert not any("patch" in text for text in one.advice)
+
+
+STAGING = "NCCL_P2P_DISABLE=1 against the level"
+
+
+def test_advice_for_peers_says_that_staging_may_be_as_fast() -> None:
+    """Published: 8x A40 in NPS4 (NVIDIA/nccl-tests#74), 8x L20 (NVIDIA/nccl#1817), 3x CMP 170HX (PixelML/club-170hx)."""
+    for name, code in (("rtx-4090-4x-direct-1socket", "p2p-driver"), ("rtx-pro-6000-8x-2switch", "p2p-level")):
+        assert any(STAGING in text and "A40" in text for text in only(diagnose(load(name)), code).advice)
+
+
+def test_a_level_is_a_note_where_the_driver_is_not_known() -> None:
+    """Whether the platform grants peer access is not known for this GPU (its catalog entry): the level may change nothing."""
+    one = only(diagnose(load("l40s-4x-direct-1socket")), "p2p-level")
+    assert one.severity == "note"
+    assert max(cost.share for cost in one.costs) > 0.05
+    assert only(diagnose(load("l40s-4x-direct-1socket", p2p="on")), "p2p-level").severity == "problem"
+
+
+def test_a_log_with_peers_beyond_the_level_had_another_one() -> None:
+    box = load()
+    ring = {(rank, (rank + 1) % 8): "P2P/CUMEM" for rank in range(8)}
+    one = only(diagnose(box, Related(ccl=(log(box, transports=ring),))), "p2p-level")
+    assert one.severity == "note"
+    assert any("gpu3-gpu4, gpu7-gpu0 of 56 ordered pairs" in text for text in one.evidence)
+
+
 def test_granted_by_every_file() -> None:
     box = load(env=SYS)
     access = matrix(box, "peer_access", 1.0)
@@ -110,7 +147,7 @@ def test_force_p2p_with_an_engine_that_uses_its_own_kernel() -> None:
     box = load("rtx-pro-6000-8x-direct-1socket", env=SYS, force_p2p=False)
     one = only(diagnose(box, Related(launches=(ENGINE,))), "force-p2p")
     assert one.severity == "problem"
-    slow = study.collective(box, "all_reduce", 14336, algorithm="one_shot_pull", launch="graph").time_s
+    slow = study.collective(box, "all_reduce", 14336, ranks=2, algorithm="one_shot_pull", launch="graph").time_s
     assert one.costs[0].now_s == pytest.approx(slow)
     assert one.costs[0].extra_s > 0
     assert "ForceP2P" in one.advice[0]

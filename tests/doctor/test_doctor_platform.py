@@ -28,6 +28,17 @@ def test_acs_at_switch_ports() -> None:
     assert one.costs[-1].share > 0.5
 
 
+def test_acs_at_one_port() -> None:
+    """One GPU's requests are turned round: three ordered pairs of its switch of four; the price is that of all ports."""
+    box = load(env=SYS)
+    ports = {gpu: port(gpu, FULL, acs_redirect=gpu == "gpu2", line=50) for gpu in box.gpus}
+    one = only(diagnose(box, Related(above=ports, acs_ports=tuple(ports.values()))), "acs")
+    assert one.title == "ACS request redirect is on at 1 of 8 ports"
+    assert one.nodes == ("gpu2",)
+    assert any(text.startswith("3 of 24 ordered pairs below one switch") for text in one.evidence)
+    assert (one.cost or "").startswith("if all ports redirected (upper bound): +")
+
+
 def test_acs_off_everywhere_or_not_said() -> None:
     box = load(env=SYS)
     ports = tuple(port(gpu, FULL, acs_redirect=False) for gpu in box.gpus)

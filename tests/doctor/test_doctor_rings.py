@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from doctor_facts import SYS, codes, load, log, only, passed
+from doctor_facts import SYS, codes, load, log, only, passed, renoded
 
 from pcie_sim import study
 from pcie_sim.doctor import diagnose
@@ -69,7 +69,24 @@ def test_nps4_of_one_socket() -> None:
     box = load("rtx-4090-4x-direct-1socket")
     one = only(diagnose(box), "nps")
     assert any("12 of 12 ordered pairs of one socket are SYS" in text for text in one.evidence)
-    assert any("NPS" in text for text in one.advice)
+    assert one.severity == "note"
+    assert not one.advice
+    assert any("staged in host memory anyway" in text for text in one.evidence)
+
+
+def test_nodes_that_cost_little_are_no_reason_for_nps1() -> None:
+    """Below 10 % the lower memory latency of several nodes may be worth more."""
+    box = load("rtx-pro-6000-8x-direct-1socket", env=SYS)
+    split = renoded(box, **{f"gpu{index}": {"numa": index // 4} for index in range(8)})
+    staged = diagnose(split.with_settings(p2p="off"))
+    for found in (staged, diagnose(split)):
+        one = only(found, "nps")
+        gain = max(cost.share for cost in one.costs)
+        assert (one.severity == "problem") == (gain >= 0.10)
+        assert any("NPS" in text for text in one.advice) == (gain >= 0.10)
+        for item in found.findings:
+            if gain < 0.10:
+                assert not any("NPS1" in text for text in item.advice)
 
 
 def test_one_node_a_socket() -> None:

@@ -142,6 +142,30 @@ def test_llama_bench_csv_and_damage() -> None:
         read("\n".join(LLAMA_MD.splitlines()[:3]), "llama-bench")
 
 
+@pytest.mark.parametrize(
+    ("line", "gpus"),
+    [
+        ("ggml_cuda_init: found 2 CUDA devices:", 2),
+        ("ggml_cuda_init: found 4 CUDA devices (Total VRAM: 96000 MiB):", 4),
+        ("ggml_cuda_init: found 3 ROCm devices:", 3),
+        ("ggml_vulkan: Found 2 Vulkan devices:", 2),
+        ("Found 5 SYCL devices:", 5),
+        ("ggml_cuda_init: found 1 CUDA device:", 1),
+    ],
+)
+def test_llama_bench_counts_the_gpus_that_its_backend_found(line: str, gpus: int) -> None:
+    text = LLAMA_MD.partition("\n")[2]
+    for whole in (f"{line}\n{text}", f"{text}\n{line}\n"):
+        found, measured = read(whole, "llama-bench")
+        assert measured.machine.gpus == gpus
+        assert "the number of GPUs is not in the file" not in said(found)
+    found, measured = read(text, "llama-bench")
+    assert measured.machine.gpus == 1
+    assert "the number of GPUs is not in the file" in said(found)
+    alone = "\n".join(one for one in text.replace("|   row |", "|  none |").splitlines() if "layer" not in one)
+    assert read(f"{line}\n{alone}", "llama-bench")[1].machine.gpus == 1  # -sm none: one GPU, whatever was found
+
+
 @given(
     st.text(),
     st.sampled_from([AIPERF, AIPERF_CSV, json.dumps(AIPERF_JSON), GUIDELLM, json.dumps(GUIDELLM_JSON), LLAMA_MD, LLAMA_JSON, LLAMA_CSV]),

@@ -18,7 +18,7 @@ from pcie_sim.errors import InputError
 from pcie_sim.importers import hf_config
 from pcie_sim.importers.hf_fields import fit_every, fit_moe
 from pcie_sim.importers.hf_patterns import NamePatterns, compile_expression
-from pcie_sim.importers.imported import Imported
+from pcie_sim.importers.imported import Imported, read_any
 from pcie_sim.importers.source import source_of
 from pcie_sim.specs.model import ModelSpec
 
@@ -323,6 +323,39 @@ def test_deepseek_v4_is_the_nearest_latent_attention_and_says_so() -> None:
     assert found.model.quantisation.linear.format == "fp8_block"
 
 
+def test_deepseek_v2_lite_has_no_query_rank() -> None:
+    """deepseek-ai/DeepSeek-V2-Lite: 15.7e9 weights, 2.4e9 of them active (arXiv 2405.04434, its appendix)."""
+    lite = {
+        **COMMON,
+        "model_type": "deepseek_v2",
+        "hidden_size": 2048,
+        "intermediate_size": 10944,
+        "moe_intermediate_size": 1408,
+        "num_hidden_layers": 27,
+        "num_attention_heads": 16,
+        "num_key_value_heads": 16,
+        "q_lora_rank": None,
+        "kv_lora_rank": 512,
+        "qk_nope_head_dim": 128,
+        "qk_rope_head_dim": 64,
+        "v_head_dim": 128,
+        "n_routed_experts": 64,
+        "n_shared_experts": 2,
+        "num_experts_per_tok": 6,
+        "first_k_dense_replace": 1,
+        "moe_layer_freq": 1,
+        "vocab_size": 102400,
+        "max_position_embeddings": 163840,
+        "rope_scaling": {"factor": 40, "mscale": 0.707, "original_max_position_embeddings": 4096, "type": "yarn"},
+    }
+    for config in (lite, {"model_type": "deepseek_vl_v2", "transformers_version": "4.38", "language_config": lite}):
+        found = model(config)
+        assert found.total_params / 1e9 == pytest.approx(15.7, rel=0.005)
+        assert found.active_params / 1e9 == pytest.approx(2.4, rel=0.03)
+        assert found.attention.kind == "mla"
+        assert found.attention.q_lora_rank is None
+
+
 def test_vision_tower_is_computed_and_said() -> None:
     """Catalog figures: 471e6 (Kimi K2.5), 446e6 (Qwen3.5-35B)."""
     for config, expected in ((KIMI, 471_000_000), (QWEN35, 446_000_000)):
@@ -618,6 +651,19 @@ def test_a_quantisation_file_alone_is_no_model_and_goes_with_one() -> None:
         (changed(LLAMA, quantization_config={"quant_method": "gptq"}), "bits: expected 2 to 8"),
         (changed(LLAMA, quantization_config=[1]), "quantization_config: expected keys and values"),
         (changed(DEEPSEEK, q_lora_rank=...), "no q_lora_rank"),
+        (changed(LLAMA, hidden_size=[4096]), r"json:\d+: hidden_size: expected a whole number, found a list"),
+        (changed(LLAMA, vocab_size=[128256] * 32), r"json:\d+: vocab_size: expected a whole number, found a list"),
+        (changed(LLAMA, num_attention_heads=[32]), r"json:\d+: num_attention_heads: expected a whole number, found a list"),
+        (
+            {"architectures": ["MambaForCausalLM"], "model_type": "mamba", "hidden_size": 768, "num_hidden_layers": 24, "state_size": 16},
+            r"json:\d+: this architecture \('MambaForCausalLM'\) is not modelled",
+        ),
+        (
+            {"architectures": ["Mamba2ForCausalLM"], "hidden_size": 4096, "num_hidden_layers": 64, "num_heads": 128, "head_dim": 64},
+            r"this architecture \('Mamba2ForCausalLM'\) is not modelled",
+        ),
+        ({"d_model": 2560, "n_layer": 64, "vocab_size": 50277, "ssm_cfg": {}}, r"this architecture \(state-space layers\) is not modelled"),
+        ({"model_type": "rwkv", "hidden_size": 4096, "num_hidden_layers": 32}, r"this architecture \('rwkv'\) is not modelled"),
     ],
 )
 def test_refusals(config: dict[str, Any], message: str) -> None:
@@ -636,6 +682,35 @@ def test_a_missing_key_is_named(key: str) -> None:
     for wrong in (-1, 0, 10**9, 10**300, 1.5, True, {}, []):
         with pytest.raises(InputError):
             imported(changed(LLAMA, **{key: wrong}))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('{"hidden_size": 64,\n "num_hidden_layers": 2,\n}', "c.json:3: broken JSON: a comma before the closing } is not JSON; remove it"),
+        ('{"hidden_size": 64,\n "architectures": ["a",]}', "c.json:2: broken JSON: a comma before the closing ] is not JSON; remove it"),
+        ('{"hidden_size": 64, // the width\n "num_hidden_layers": 2}', "c.json:1: broken JSON: a comment (//) is not JSON; remove it"),
+        ('// mine\n{"hidden_size": 64}', "c.json:1: broken JSON: a comment (//) is not JSON; remove it"),
+        ('{"hidden_size": 64,\n # no\n "num_hidden_layers": 2}', "c.json:2: broken JSON: a comment (#) is not JSON; remove it"),
+        ('{"hidden_size": 64,\n "tie_word_embeddings": False}', "c.json:2: broken JSON: this looks like Python's spelling"),
+        ('{"hidden_size": 64,\n ...\n}', "c.json:2: broken JSON: lines were left out of this copy"),
+        ('{"hidden_size": 64,\n "layers": [1, 2', "c.json:2: broken JSON: the text ends before its brackets close"),
+        ('{"hidden_size": 64\n "num_hidden_layers": 2}', "c.json:2: broken JSON: a comma is missing before"),
+        ('{"a": 1,\n"hidden_size": ' + "9" * 100_000 + "}", "c.json:2: hidden_size: a number of more than 400 digits is not believed"),
+        ('{"hidden_size":\n' + "[" * 99 + "]" * 99 + "}", "c.json:2: nested 100 levels deep, more than 50: no config.json is"),
+        ('{"hidden_size":' + "[" * 5000 + "]" * 5000 + "}", "c.json:1: nested 5,001 levels deep, more than 50"),
+        ('{"a":' * 1000 + '{"hidden_size":1}' + "}" * 1000, "c.json:1: nested 1,001 levels deep, more than 50"),
+        ('{"hidden_size": 64, "x": "' + "\\\\" * 50_000 + '\\"', "c.json:1: broken JSON"),
+        ('{"hidden_size": 1, "hidden_size": 2}', "c.json: duplicate key"),
+    ],
+    ids=range(15),
+)
+def test_broken_json_says_what_to_do(text: str, message: str) -> None:
+    with pytest.raises(InputError) as caught:
+        read_any(source_of(text, "c.json"))
+    assert str(caught.value).startswith(message)
+    assert "sys." not in str(caught.value)
+    assert len(str(caught.value)) < 300
 
 
 HOSTILE = [

@@ -137,7 +137,7 @@ def test_vllm_settings() -> None:
     assert (found.launch, found.custom_all_reduce) == ("eager", False)
     assert found.speculation == "mtp, 2 draft tokens"
     assert found.options["cuda-graph-sizes"] == "1 2 4"
-    assert found.options["new-flag"] == ""
+    assert "new-flag" not in found.options  # only what a prediction may depend on is kept
     assert found.options["env VLLM_ALL2ALL_BACKEND"] == "naive"
     text = """vllm serve m/m --compilation-config '{"cudagraph_mode": "NONE"}' --max-model-len auto"""
     assert launch(text).launch == "eager"
@@ -251,9 +251,9 @@ def test_secrets_and_people_are_not_kept() -> None:
         assert secret not in shown, secret
     assert found.launch is not None
     assert found.launch.model == "Qwen3-8B"
-    assert found.launch.env["NCCL_TOPO_FILE"] == "topo.xml"
-    assert found.launch.options["tokenizer"] == "Qwen/Qwen3-8B"
-    assert "are not kept" in said(text)
+    assert found.launch.env["NCCL_TOPO_FILE"] == "set"
+    assert found.launch.options == {}
+    assert "are not kept (12)" in said(text)  # 10 options, 2 settings of the engine
 
 
 @pytest.mark.parametrize(
@@ -288,6 +288,8 @@ def test_damage_and_gaps_are_said(text: str, remark: str) -> None:
         ("\u201cvllm\u201d serve m/m -tp 4", None),
         ("numactl --cpunodebind=0 vllm serve m/m \u2013tp 4", "tp4"),
         ("vllm serve --enable-expert-parallel m/m -tp 4", "tp4ep4"),
+        ('services:\n  a:\n    command: ["vllm", "serve", "m/m", "-tp", "4"]\n', "tp4"),
+        ('FROM x\nCMD ["vllm", "serve", "m/m", "-tp", "4"]\n', "tp4"),
         ("vllm serve m/m -tp 2 -tp 4", "tp4"),
         ("```bash\nvllm serve m/m \\\n  # two cards\n  -tp 2\n```", "tp2"),
     ],
@@ -320,6 +322,170 @@ def test_refusals(text: str, message: str) -> None:
         imported(text)
 
 
+COMPOSE_MERGED = """\
+x-env: &env
+  NCCL_P2P_LEVEL: SYS
+  NCCL_ALGO: Ring
+x-gpus: &gpus
+  deploy: {resources: {reservations: {devices: [{driver: nvidia, count: 4}]}}}
+x-vllm: &vllm
+  <<: *gpus
+  image: vllm/vllm-openai:v0.19.0
+  command: --model none/none -tp 1
+  environment: {NCCL_DEBUG: WARN}
+services:
+  a:
+    <<: MERGE
+    command: --model Qwen/Qwen3-8B --tensor-parallel-size 4
+    environment:
+      <<: *env
+      NCCL_ALGO: Tree
+"""
+
+
+@pytest.mark.parametrize("merge", ["*vllm", "[*gpus, *vllm]"])
+def test_merge_keys_are_resolved(merge: str) -> None:
+    """YAML 1.1 merge keys: own keys win over merged ones, and earlier mappings over later ones; a template starts no server."""
+    text = COMPOSE_MERGED.replace("MERGE", merge)
+    found = launch(text)
+    assert (found.model, found.strategy, found.gpus) == ("Qwen/Qwen3-8B", "tp4", 4)
+    assert found.env == {"NCCL_ALGO": "Tree", "NCCL_P2P_LEVEL": "SYS"}
+    assert said(text) == ""
+    assert "1 merge keys" in said(text.replace("<<: *env", "<<: [*env, 5]"))
+
+
+def test_merge_keys_are_bounded() -> None:
+    """Each level merges two copies of the level below: the work stays linear in the levels, or the loader refuses."""
+    for levels in (10, 40):
+        lines = ["x0: &x0 {environment: {NCCL_ALGO: Ring}}"]
+        lines += [f"x{i}: &x{i} {{<<: [*x{i - 1}, *x{i - 1}], k{i}: 1}}" for i in range(1, levels)]
+        text = "\n".join([*lines, "services:", "  a:", f"    <<: *x{levels - 1}", "    command: vllm serve m/m -tp 2", ""])
+        found = launch(text)
+        assert found.strategy == "tp2"
+        if levels == 10:
+            assert found.env == {"NCCL_ALGO": "Ring"}
+
+
+def test_settings_that_come_from_elsewhere_are_said() -> None:
+    base = COMPOSE.replace("    environment:", "    env_file: secrets.env\n    environment:")
+    assert "env_file: settings that come from elsewhere" in said(base)
+    assert "--env-file: settings" in said("docker run --env-file my.env --gpus 2 vllm/vllm-openai --model m/m -tp 2")
+    broken = COMPOSE + "  other: [\n"
+    with pytest.raises(InputError):
+        imported(broken)  # no line of it has a whole command
+    whole = "services:\n  a:\n    command: vllm serve m/m -tp 2\n    environment: [NCCL_ALGO=Ring\n"
+    assert "is no YAML that can be read" in said(whole)
+    assert launch(whole).env == {}
+    many = "a: 1\n---\n" * 70 + COMPOSE
+    with pytest.raises(InputError):
+        imported(many)
+    assert "only the first 64 YAML documents" in said(COMPOSE + "---\na: 1\n" * 70)
+
+
+def test_a_command_is_read_to_its_end_or_refused() -> None:
+    """What a bound cuts off may be the strategy, so it is never dropped silently."""
+    assert launch("vllm serve m/m \\\n" + "\\\n" * 30_000 + "-tp 4").strategy == "tp4"
+    for long in ("vllm serve m/m " + "--x 1 " * 4000 + "-tp 4", "vllm serve m/m \\\n" + "--x 1 \\\n" * 4000 + "-tp 4"):
+        with pytest.raises(InputError, match=r"^run.sh:1: this command is longer than 20,000 characters"):
+            imported(long)
+    for listed in ("[vllm, serve, m/m" + ", x" * 2100 + ", -tp, 4]", "vllm serve m/m " + "x " * 11_000 + "-tp 4"):
+        with pytest.raises(InputError, match="longer than"):
+            imported(f"services:\n  a:\n    command: {listed}\n")
+    settings = "export NCCL_ALGO=Ring \\\n" + "  A=aaaaaaaaaaaaaaaa \\\n" * 2000 + "  NCCL_PROTO=LL\nvllm serve m/m -tp 4"
+    assert launch(settings).env == {"NCCL_ALGO": "Ring"}
+    assert [remark.kind for remark in imported(settings).remarks] == ["cut"]
+
+
+def test_many_settings_are_cut_and_counted() -> None:
+    exports = "".join(f"export NCCL_X{i}={i}\nexport OTHER_{i}=1\n" for i in range(8000))
+    found = imported(exports + "NCCL_X1=9 vllm serve m/m -tp 4")
+    assert found.launch is not None
+    assert len(found.launch.env) == 200
+    assert found.launch.env["NCCL_X1"] == "9"
+    assert [(remark.kind, remark.text) for remark in found.remarks] == [
+        ("cut", "more than 200 settings of NCCL or RCCL: 7,800 more are not read")
+    ]
+    listed = "services:\n  a:\n    command: vllm serve m/m -tp 4\n    environment:\n" + "".join(f"    - NCCL_X{i}=1\n" for i in range(300))
+    assert "100 more are not read" in said(listed)
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        "--headers 'Authorization: Bearer abc-alice'",
+        "--quantization 'Bearer alice'",
+        "--dtype Authorization",
+        """--hf-overrides '{"auth_token": "alice", "private_key": "alice"}'""",
+        """--compilation-config '{"hub_key": "alice"}'""",
+        """--speculative-config '{"model": "alice/secret", "token": "alice"}'""",
+        "--speculative-algorithm /home/alice/x",
+        "--root-path /alice",
+        "--download-dir ~/alice",
+        "--served-model-name alice-corp",
+        "--metrics-label-keys alice",
+        "--middleware alice.auth.Check",
+        "--revision alice-branch",
+        "--attention-backend /opt/alice/backend.so",
+        "--attention-backend '~alice'",
+        "--kv-cache-dtype hf_alicealicealice",
+        "--alice-flag 1 --alice-flag=2",
+    ],
+)
+def test_options_keep_nothing_private(option: str) -> None:
+    for text in (f"vllm serve m/m -tp 4 --block-size 16 {option}", f"sglang serve --model m/m --tp 4 --block-size 16 {option}"):
+        found = imported(text)
+        assert "alice" not in repr(found).lower()
+        assert "Bearer" not in repr(found)
+        assert found.launch is not None
+        assert found.launch.options["block-size"] == "16"
+
+
+def test_library_settings_keep_nothing_private() -> None:
+    text = (
+        "NCCL_SOCKET_IFNAME=alice0 NCCL_NET_PLUGIN=alice NCCL_TUNER_PLUGIN=alice NCCL_CONF_FILE=alice.conf NCCL_DEBUG_FILE=/alice/x "
+        "NCCL_HOSTID=alice NCCL_COMM_ID=alice:1 NCCL_GRAPH_FILE=/home/alice/set.xml NCCL_TOPO_DUMP_FILE=alice NCCL_NET='Bearer alice' "
+        "NCCL_ALGO='allreduce:ring,tree;broadcast:ring' NCCL_PROTO=^LL128 NCCL_P2P_DIRECT_DISABLE=1 VLLM_CACHE_ROOT=/alice "
+        "VLLM_USE_V1=1 VLLM_ATTENTION_BACKEND=FLASHINFER vllm serve m/m -tp 4"
+    )
+    found = imported(text)
+    assert found.launch is not None
+    assert found.launch.env == {
+        "NCCL_ALGO": "allreduce:ring,tree;broadcast:ring",
+        "NCCL_GRAPH_FILE": "set",
+        "NCCL_P2P_DIRECT_DISABLE": "1",
+        "NCCL_PROTO": "^LL128",
+    }
+    assert found.launch.options == {"tp": "4", "env VLLM_ATTENTION_BACKEND": "FLASHINFER", "env VLLM_USE_V1": "1"}
+    assert "alice" not in repr(found)
+    assert "(9)" in said(text)
+
+
+NAMESPACE = (
+    "INFO 03-04 10:12:33 [api_server.py:1043] args: Namespace(subparser='serve', model_tag='Qwen/Qwen3-32B', config='', host='box-17', "
+    "port=8000, allowed_origins=['*'], api_key='sk-abcdefghijklmnop', lora_modules=None, chat_template='it\\'s, {x}', "
+    "model='facebook/opt-125m', max_model_len=8192, tensor_parallel_size=4, pipeline_parallel_size=1, data_parallel_size=1, "
+    "enable_expert_parallel=False, gpu_memory_utilization=0.9, max_num_seqs=None, kv_cache_dtype='auto', enforce_eager=True, "
+    "override_generation_config={'tensor_parallel_size': 1}, speculative_config={'method': 'mtp', 'num_speculative_tokens': 2, 'x': None}, "
+    "compilation_config=None, disable_custom_all_reduce=True, dispatch_function=<function serve at 0x7f>)"
+)
+
+
+def test_an_older_vllm_logs_all_its_options() -> None:
+    """vLLM before its ``non-default args``: argparse's Namespace, with the defaults in it."""
+    found = launch(NAMESPACE)
+    assert (found.runtime, found.strategy, found.model, found.context) == ("vllm", "tp4", "Qwen/Qwen3-32B", 8192)
+    assert (found.mem_fraction, found.max_running, found.launch, found.custom_all_reduce) == (0.9, None, "eager", False)
+    assert found.speculation == "mtp, 2 draft tokens"
+    assert "box-17" not in repr(imported(NAMESPACE))
+    assert "sk-" not in repr(imported(NAMESPACE))
+    half = NAMESPACE.partition("pipeline_parallel_size")[0]
+    assert launch(half).strategy == "tp4"
+    assert "ends before its bracket closes" in said(half)
+    assert "2 more serve commands" in said(f"{NAMESPACE}\n{NAMESPACE}\n{NAMESPACE}")
+    other = source_of("INFO args: Namespace(model_tag='m/m', lr=4)", "train.log")  # any program's
+    assert serve_command.sniff(other) is None
+
+
 HOSTILE = [
     "vllm serve m/m " + "-tp 4 " * 100_000,
     "vllm serve m/m " + "\\\n" * 50_000 + "-tp 4",
@@ -331,6 +497,11 @@ HOSTILE = [
     "vllm serve m/m --x" * 5000,
     "vllm serve m/m -tp 2\n" * 20_000,
     "vllm serve `rm -rf /` $(reboot) -tp 2",
+    "args: Namespace(tensor_parallel_size=" + "\"\\'" * 9000,
+    "args: Namespace(tensor_parallel_size=" + "[" * 19_000,
+    "args: Namespace(tensor_parallel_size=4" + ", a=1" * 3900 + ")",
+    "services:\n  a: &a\n    <<: *a\n    command: vllm serve m/m -tp 2\n",
+    "services:\n  a:\n    <<: [[[[[[]]]]]]\n    command: vllm serve m/m -tp 2\n",
 ]
 
 
@@ -359,6 +530,9 @@ PIECES = [
     "-e",
     "--gpus",
     "command:",
+    "<<: *a",
+    "args: Namespace(",
+    "tensor_parallel_size=4,",
     "- ",
     "\n",
 ]
