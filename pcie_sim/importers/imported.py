@@ -31,7 +31,7 @@ class Launch:
     custom_all_reduce: bool | None = None
     env: Mapping[str, str] = field(default_factory=dict)
     options: Mapping[str, str] = field(default_factory=dict)
-    """Every option of the command as given."""
+    """Options that matter to a prediction, as given."""
     speculation: str | None = None
     gpus: int | None = None
     """How many the command uses (``CUDA_VISIBLE_DEVICES``, ``--gpus``), where it says."""

@@ -65,6 +65,8 @@ class Comm:
     devices: dict[int, int] = field(default_factory=dict)
     cuda: dict[int, int] = field(default_factory=dict)
     """Rank -> the device number in its own process (cudaDev)."""
+    disputed: bool = False
+    """Two lines give one rank two bus ids."""
     transports: dict[tuple[int, int], str] = field(default_factory=dict)
     paths: dict[tuple[str, str], str] = field(default_factory=dict)
     orders: dict[int, tuple[int, ...]] = field(default_factory=dict)
@@ -142,6 +144,7 @@ class Comm:
         if rank >= MAX_RANKS:
             self.notes.add("cut", f"ranks above {MAX_RANKS} are left out", number)
         elif self.ranks.setdefault(rank, bus) != bus:
+            self.disputed = True
             self.notes.add(
                 "conflict", "two lines disagree about the bus id of a rank (several hosts, or several runs): the first is kept", number
             )

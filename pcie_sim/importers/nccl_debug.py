@@ -9,9 +9,9 @@ from typing import Any
 from pcie_sim.importers.facts import BoxFacts, GpuFact
 from pcie_sim.importers.imported import Imported, importer
 from pcie_sim.importers.nccl_comm import OPS, Comm
-from pcie_sim.importers.numbering import bus_key
 from pcie_sim.importers.nccl_text import Notes, ccl_version, environment, log_parts
 from pcie_sim.importers.nccl_tree import TreeReader, TuningTable, starts_tree
+from pcie_sim.importers.numbering import bus_key
 from pcie_sim.importers.source import SourceText
 
 MAX_COMMS = 256
@@ -56,7 +56,7 @@ def read(source: SourceText) -> Imported:
         text = f"{log.spliced} lines are written over each other" if log.spliced else ""
         text += (" and " if text and log.unread else "") + (f"{log.unread} messages are broken off" if log.unread else "")
         notes.add("ignored", f"{text} (several processes wrote one file): only what is whole of them is read", log.first_bad)
-    gpus = _gpus(comms, log.hosts) if tree is None and not any(comm.paths for comm in comms) else ()
+    gpus = _gpus(comms, log.hosts, notes) if tree is None and not any(comm.paths for comm in comms) else ()
     box = BoxFacts(
         ccl=tuple(facts), gpus=gpus, devices=tuple(tree.devices.values()) if tree else (), cpus=tuple(tree.cpus.values()) if tree else ()
     )
@@ -70,11 +70,16 @@ def read(source: SourceText) -> Imported:
     return Imported(source.name, ("nccl-debug",), box=box, remarks=notes.remarks(), details=details)
 
 
-def _gpus(comms: Sequence[Comm], hosts: Collection[str]) -> tuple[GpuFact, ...]:
+def _gpus(comms: Sequence[Comm], hosts: Collection[str], notes: Notes) -> tuple[GpuFact, ...]:
     """The GPUs of the ranks by bus id, where all ranks are of one host: numbered as the driver does (nvmlDev) where every rank says it,
     else as its process does (cudaDev), else by place in bus order.
     """
-    if len(hosts) > 1 or any((comm.nodes or 1) > 1 or len(set(comm.ranks.values())) < len(comm.ranks) for comm in comms):
+    if len(hosts) > 1 or any((comm.nodes or 1) > 1 or comm.disputed or len(set(comm.ranks.values())) < len(comm.ranks) for comm in comms):
+        return ()
+    known, wanted = max((len(comm.ranks) for comm in comms), default=0), max((comm.nranks or 0 for comm in comms), default=0)
+    if 0 < known < wanted:
+        line = comms[0].line
+        notes.add("ignored", f"bus ids of {known} of {wanted} ranks: no box is drawn from them", line)
         return ()
     driver: dict[str, set[int]] = {}
     cuda: dict[str, set[int]] = {}
@@ -91,8 +96,8 @@ def _gpus(comms: Sequence[Comm], hosts: Collection[str]) -> tuple[GpuFact, ...]:
             return ()
         return tuple(GpuFact(number, bus=bus) for number, bus in sorted(zip(own, buses, strict=True)))
     own = [number for bus in buses for number in cuda[bus]]
-    numbers_ = own if len(own) == len(set(own)) == len(buses) else list(range(len(buses)))
-    return tuple(GpuFact(number, bus=bus, numbering="cuda") for number, bus in sorted(zip(numbers_, buses, strict=True)))
+    own = own if len(own) == len(set(own)) == len(buses) else list(range(len(buses)))
+    return tuple(GpuFact(number, bus=bus, numbering="cuda") for number, bus in sorted(zip(own, buses, strict=True)))
 
 
 class _Log:

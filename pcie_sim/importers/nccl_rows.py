@@ -19,7 +19,8 @@ MOST_DIGITS = 19
 _HEAD = re.compile(rf"[ \t]{{0,80}}([0-9]{{1,19}})[ \t]{{1,80}}([0-9]{{1,19}})[ \t]{{1,80}}({_TYPE})(?![A-Za-z0-9_])")
 _WORD = re.compile(r"[ \t]{0,80}[^\s#]{1,40}")
 LIKE_ROW = re.compile(
-    rf"[ \t]{{0,80}}(?:[^\s#]{{1,20}}[ \t]{{1,80}})?(-?[0-9]{{1,2000}})[ \t]{{1,80}}(-?[0-9]{{1,2000}})[ \t]{{1,80}}(?:{_TYPE})(?![A-Za-z0-9_])"
+    rf"[ \t]{{0,80}}(?:[^\s#]{{1,20}}[ \t]{{1,80}})?(-?[0-9]{{1,2000}})[ \t]{{1,80}}(-?[0-9]{{1,2000}})[ \t]{{1,80}}"
+    rf"(?:{_TYPE})(?![A-Za-z0-9_])"
 )
 """A line that is a row, or was one before somebody damaged it: size and count."""
 HEADER = re.compile(r"(?<![A-Za-z])size[ \t]{1,80}count[ \t]{1,80}type(?![A-Za-z])")

@@ -81,7 +81,9 @@ def read(source: SourceText) -> Imported:
         InputError: no command with options, an engine that is not modelled, a number that is none, or a strategy that cannot be.
     """
     commands = _commands(source)
-    located = [(command, place) for command in commands if (place := _locate(command)) is not None and _is_command(place[1])]
+    located = [
+        (command, place) for command in commands if (place := _locate(command)) is not None and (command.cut or _is_command(place[1]))
+    ]
     if not located:
         line = sniff(source)
         raise source.error("names a server and holds no command line that starts one; paste the whole command", line)
@@ -250,7 +252,7 @@ def _kept_options(options: Options, env: Settings) -> dict[str, str]:
         else:
             left += 1
     if left:
-        options.note("ignored", f"options and engine settings of no effect here, and values that are no short words, are not kept ({left})")
+        options.note("ignored", f"options and settings that are not read here, and values that are no short words, are not kept ({left})")
     return found
 
 

@@ -13,6 +13,8 @@ from pcie_sim.importers.source import MAX_LINE, SourceText
 MAX_COMMAND = 20_000
 """Characters of one command, its continued lines joined; a longer one is not read (what it ends with would be missing)."""
 MAX_COMMANDS = 200
+_MAX_SET = 20_000
+"""Lines that set something and are read before the first command."""
 SERVER = re.compile(
     r"sglang\.launch_server|\bsglang\s{1,4}serve\b|\bvllm\s{1,4}serve\b|vllm\.entrypoints\.(?:openai\.)?api_server|\btrtllm-serve\b"
     r"|tensorrt_llm\.commands\.serve|\bllama-server\b|\btext-generation-launcher\b|\blmdeploy\s{1,4}serve\b|vllm/vllm-openai|lmsysorg/sglang"
@@ -99,7 +101,8 @@ def shell_commands(source: SourceText) -> list[Command]:
     """Every command of the text that may be a server's, with the environment set before it."""
     found: list[Command] = []
     env = Settings()
-    env_cut: int | None = None
+    env_cut = ""
+    lines = 0
     for logical in _logical_lines(source):
         if len(found) >= MAX_COMMANDS:
             break
@@ -109,22 +112,26 @@ def shell_commands(source: SourceText) -> list[Command]:
         is_server = SERVER.search(logical.text if listed is None else unlisted(f"[{logical.text}]")) is not None
         if not is_server and not re.match(r"(?:export\s|set\s|Environment=|[$>%]?\s{0,4}[A-Za-z_][A-Za-z0-9_]{0,79}=)", logical.text):
             continue
+        lines += not is_server
+        if lines > _MAX_SET and not is_server:
+            env_cut = env_cut or f"more than {_MAX_SET:,} lines of settings: from line {logical.line} on they are not read"
+            continue
         text = re.sub(r"^(?:ExecStart=[-@:+!]{0,3}|Environment=|[$#>%]\s{1,4})", "", logical.text)
         words, broken = split(text)
         if not is_server:
             _assign(words, env)
             if logical.cut and any(one in logical.text for one in LIBRARY):
-                env_cut = env_cut or logical.line
+                env_cut = (
+                    env_cut or f"the settings at line {logical.line} are longer than {MAX_COMMAND:,} characters: their end is not read"
+                )
             continue
         command = Command(words, logical.line, env.copy(), cut=logical.cut)
         if broken:
             command.note("assumed", UNCLOSED)
         if logical.loose:
             command.note("assumed", "blanks after a continuation sign: the lines were joined all the same")
-        if env_cut is not None:
-            command.note(
-                "cut", f"the settings from line {env_cut} on are longer than {MAX_COMMAND:,} characters: the rest of them is not read"
-            )
+        if env_cut:
+            command.note("cut", env_cut)
         found.append(command)
     return [one for command in found for one in unwrapped(command)]
 

@@ -10,7 +10,7 @@ from typing import Any
 from pcie_sim.errors import InputError
 from pcie_sim.importers.serve_env import Settings
 from pcie_sim.importers.serve_tokens import ASSIGN, MAX_COMMAND, SERVER, UNCLOSED, Command, split, unwrapped
-from pcie_sim.importers.source import SourceText
+from pcie_sim.importers.source import MAX_LINE, SourceText
 from pcie_sim.specs.loader import parse_yaml
 
 _MAX_VALUES = 50_000
@@ -50,6 +50,7 @@ def find_containers(source: SourceText, *, most: int) -> Containers:
             command = _from_mapping(holder, first)
             if command is not None:
                 command.line = next((first + i for i, one in enumerate(text.split("\n")) if SERVER.search(one)), first)
+                command.cut = command.cut or any(len(one) >= MAX_LINE for one in text.split("\n"))
                 if merges.left:
                     command.note("ignored", f"{merges.left} merge keys (<<) whose value is no mapping are left out")
                 if beyond:

@@ -193,7 +193,7 @@ def _env(found: Gathered, remarks: list[Remark]) -> dict[str, str]:
         for key, value in one.items():
             if not _ENV.fullmatch(key) or _private(key):
                 continue
-            value = value.replace("\\", "/").rsplit("/", 1)[-1] if key in _FILES else value  # noqa: PLW2901 - where a file lies is private
+            value = "set" if key in _FILES else value  # noqa: PLW2901 - where a file lies is private
             if key in env and env[key] != value:
                 text = f"{key}={quoted(value, 30)}; {told[key]} has {quoted(env[key], 30)}, which is kept"
                 remarks.append(Remark("conflict", text, source))

@@ -202,7 +202,7 @@ def test_a_paste_through_a_pipe(folder: Path, capsys: Capture, monkeypatch: pyte
 
 
 def test_where_a_file_lies_is_nobodys_business(folder: Path, capsys: Capture) -> None:
-    for argv, code in ((["topology", "import"], 0), (["topology", "doctor"], 1)):
+    for argv, code in ((["topology", "import"], 0), (["topology", "doctor"], 0)):
         out, _ = run([*argv, str(folder / "topo.txt"), str(folder / "names.txt"), "--json"], capsys, code=code)
         assert str(folder) not in out
 

@@ -221,7 +221,7 @@ def test_settings_of_the_library_come_from_the_log_before_the_command() -> None:
         [tree, Imported("serve.sh", ("serve-command",), launch=serve), Imported("nccl.log", ("nccl-debug",), BoxFacts(ccl=(log,)))]
     )
     assert built.spec.settings.ccl.version == "2.27.5"
-    assert built.spec.settings.env == {"NCCL_P2P_LEVEL": "SYS", "NCCL_GRAPH_FILE": "graph.xml"}
+    assert built.spec.settings.env == {"NCCL_P2P_LEVEL": "SYS", "NCCL_GRAPH_FILE": "set"}
     assert "serve.sh: NCCL_P2P_LEVEL='PHB'; nccl.log has 'SYS', which is kept" in texts(built, "conflict")
 
 
@@ -285,3 +285,55 @@ def test_parents_that_loop_or_do_not_exist_end_a_way() -> None:
 def test_any_text_is_a_bus_id_or_is_not(text: str) -> None:
     for found in (bus_id(text), bus_id_of_int(text)):
         assert found is None or bus_id(found) == found
+
+
+def classed(rate: float, **more: object) -> DeviceFact:
+    return gpu("0000:01:00.0", rate_class=rate * 1e9, **more)
+
+
+@pytest.mark.parametrize(
+    ("rate", "link", "said"),
+    [
+        (24.0, (4, 16), None),
+        (12.0, (3, 16), "12 GB/s in NCCL's classes; gen3 x16 assumed (gen4 x8 would be the same"),
+        (6.0, (4, 4), "6 GB/s in NCCL's classes; gen4 x4 assumed (gen3 x8, gen2 x16 would be the same)"),
+        (3.0, (4, 2), "3 GB/s in NCCL's classes; gen4 x2 assumed (gen3 x4, gen2 x8, gen1 x16 would be the same)"),
+        (48.0, (4, 16), "48 GB/s in NCCL's classes, more than the GPU can (gen4 x16): the part's own taken"),
+        (5.1, (4, 16), "not said; gen4 x16 (the GPU's own) assumed"),
+    ],
+)
+def test_links_by_the_classes_of_a_log(rate: float, link: tuple[int, int], said: str | None) -> None:
+    """NCCL: lanes times 0.1875, 0.375, 0.75, 1.5, 3 GB/s of generations 1 to 5 (src/graph/topo.h); the RTX 4090 has Gen4 x16."""
+    built = build_box([box(classed(rate), gpu("0000:02:00.0", rate_class=24e9), fmt="nccl-debug")])
+    node = built.spec.nodes["gpu0"]
+    assert node.link is not None
+    assert (node.link.gen, node.link.width) == link
+    lines = [remark.text for remark in built.remarks if remark.text.startswith("link of gpu0")]
+    assert (not lines) if said is None else any(said in line for line in lines)
+    other = built.spec.nodes["gpu1"].link
+    assert other is not None
+    assert (other.gen, other.width) == (4, 16)
+
+
+def test_a_class_fills_what_another_file_leaves_open_and_no_more() -> None:
+    def link(**more: object) -> tuple[int, int]:
+        found = build_box([box(classed(6.0, **more), fmt="nccl-debug")]).spec.nodes["gpu0"].link
+        assert found is not None
+        return found.gen, found.width
+
+    assert link(link=LinkFact(1, 8)) == (3, 8), "idle, but the lanes are in force"
+    assert link(link_max=LinkFact(4, None)) == (4, 4)
+    assert link(link=LinkFact(4, 16)) == (4, 16), "what a file says goes first"
+
+
+def test_the_processor_by_a_device_gives_way_to_its_own_name() -> None:
+    device = CpuFact(
+        "n0", vendor="Advanced Micro Devices, Inc. [AMD]", name="Advanced Micro Devices, Inc. [AMD] Turin IOMMU", of_device=True
+    )
+    tree = box(gpu("0000:01:00.0"), cpus=(device,))
+    assert build_box([tree]).spec.nodes["cpu0"].part == "epyc-turin"
+    said = CpuFact("numa0", numa=0, package=0, vendor="AuthenticAMD", family=25, model=1, name="AMD EPYC 7543 32-Core Processor")
+    lscpu = Imported("lscpu.txt", ("lscpu",), BoxFacts(cpus=(said,), host=HostFact(sockets=1, cpu_name=said.name)))
+    assert build_box([tree, lscpu]).spec.nodes["cpu0"].part == "epyc-milan"
+    head = Imported("lscpu.txt", ("lscpu",), BoxFacts(host=HostFact(sockets=1, cpu_vendor="AuthenticAMD", family=25, model=1)))
+    assert build_box([tree, head]).spec.nodes["cpu0"].part == "epyc-milan"

@@ -9,8 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pcie_sim.catalog import identify
 from pcie_sim.errors import InputError
 from pcie_sim.importers import lspci_tree, lspci_verbose
+from pcie_sim.importers.build import build_box
 from pcie_sim.importers.facts import DeviceFact
 from pcie_sim.importers.imported import Imported
 from pcie_sim.importers.source import source_of
@@ -296,3 +298,120 @@ def test_hostile_sizes_end_soon(text: str) -> None:
     begun = time.perf_counter()
     _only_input_errors(text)
     assert time.perf_counter() - begun < 8
+
+
+AMD = "Advanced Micro Devices, Inc. [AMD]"
+AM5 = rf"""
+-[0000:00]-+-00.0  {AMD} Raphael/Granite Ridge Root Complex
+           +-00.2  {AMD} Raphael/Granite Ridge IOMMU
+           +-01.1-[01]----00.0  NVIDIA Corporation GB202 [GeForce RTX 5090]
+           +-02.1-[02-06]----00.0-[03-06]--+-00.0-[04]----00.0  NVIDIA Corporation GB202 [GeForce RTX 5090]
+           |                               +-0c.0-[05]----00.0  {AMD} 600 Series Chipset USB 3.2 Controller
+           |                               \-0d.0-[06]----00.0  {AMD} 600 Series Chipset SATA Controller
+           \-14.0  {AMD} FCH SMBus Controller
+"""
+"""A desktop board with a card in a slot of the processor and one behind the chipset (names: pci.ids)."""
+
+
+def root(first: str, *more: str) -> str:
+    """A root bus with a card and these devices."""
+    lines = [first, *more]
+    return "-[0000:00]-+-00.0  " + lines[0] + "\n" + "".join(
+        f"           +-{number:02x}.0  {name}\n" for number, name in enumerate(lines[1:], 4)
+    ) + "           \\-01.1-[01]----00.0  NVIDIA Corporation AD102 [GeForce RTX 4090]\n"  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("names", "telling", "part"),
+    [
+        ((f"{AMD} Genoa/Bergamo Root Complex",), 0, "epyc-genoa"),
+        ((f"{AMD} Device 14a4",), 0, "epyc-genoa"),
+        ((f"{AMD} Device [1022:153a]",), 0, "epyc-turin"),
+        ((f"{AMD} Turin Root Complex [1022:153a]",), 0, "epyc-turin"),
+        ((f"{AMD} Starship/Matisse Root Complex",), 0, "epyc-rome"),
+        ((f"{AMD} Starship/Matisse Root Complex", f"{AMD} Milan IOMMU"), 1, "epyc-milan"),
+        ((f"{AMD} Raphael/Granite Ridge Root Complex",), 0, "epyc-4004"),
+        (("Intel Corporation Xeon E7 v4/Xeon E5 v4/Xeon E3 v4/Xeon D DMI2",), 0, "xeon-broadwell"),
+        (("Intel Corporation Sky Lake-E DMI3 Registers",), 0, "xeon-cascade-lake"),
+        (("Intel Corporation Ice Lake Memory Map/VT-d", "Intel Corporation Ice Lake IEH"), 1, "xeon-ice-lake"),
+        (("Intel Corporation Ice Lake Memory Map/VT-d", "Intel Corporation Device 0b23"), 1, "xeon-sapphire-rapids"),
+        (("Intel Corporation 12th Gen Core Processor Host Bridge",), 0, "generic-intel"),
+    ],
+)
+def test_the_processor_by_devices_of_its_root_bus(names: tuple[str, ...], telling: int, part: str) -> None:
+    """Names and numbers of pci.ids; the catalog's rules say which parts they mean."""
+    found = read(root(*names))
+    (cpu,) = found.box.cpus
+    assert cpu.of_device
+    assert cpu.name.replace("Device 153a", "Device [1022:153a]") == names[telling].replace("Complex [1022:153a]", "Complex")
+    match = identify.socket_part(cpu.vendor, None, None, cpu.name)
+    assert match is not None
+    assert match.name == part
+    assert build_box([found]).spec.nodes["cpu0"].part == part
+
+
+def test_other_makers_name_no_processor() -> None:
+    (cpu,) = read(root("Lenovo Device 781d")).box.cpus
+    assert (cpu.vendor, cpu.name, cpu.of_device) == ("", "", False)
+
+
+def test_sockets_by_the_buses_that_hold_links_between_them() -> None:
+    """A Xeon E5 has its links between sockets on the last bus of its range (7f and ff on two sockets)."""
+    link = "Intel Corporation Xeon E7 v4/Xeon E5 v4/Xeon E3 v4/Xeon D QPI Link 0"
+    two = f"-+-[0000:ff]-+-08.0  {link}\n |           \\-08.2  {link}\n +-[0000:7f]-+-08.0  {link}\n |           \\-08.2  {link}\n"
+    rest = " \\-" + root("Intel Corporation Xeon E7 v4/Xeon E5 v4/Xeon E3 v4/Xeon D DMI2")[1:]
+    found = read(two + rest)
+    assert found.box.host is not None
+    assert found.box.host.sockets == 2
+    one = read("-+" + two[2:].split(" +-[0000:7f]")[0] + rest)
+    assert one.box.host is None
+    assert any("how many sockets is not certain" in remark.text for remark in one.remarks)
+    assert read(BOX).box.host is None
+
+
+def test_a_chipset_is_known_by_what_hangs_on_it() -> None:
+    """The chipset of AM5 boards has Gen4 x4 to the processor (AMD)."""
+    found = read(AM5)
+    devices = by_key(found)
+    assert "600 Series Chipset" in devices["0000:02:00.0"].name
+    assert devices["0000:03:00.0"].name == ""
+    assert "assumed" in kinds(found)
+    nodes = build_box([found]).spec.nodes
+    chip = next(node for node in nodes.values() if node.kind == "switch")
+    assert chip.part == "amd-chipset-am5"
+    assert chip.link is not None
+    assert (chip.link.gen, chip.link.width) == (4, 4)
+    assert all(device.name == "" for device in read(BOX).box.devices if device.kind == "bridge")
+
+
+def test_a_chipset_by_the_functions_beside_it_and_its_own_name_first() -> None:
+    text = rf"""
+-[0000:00]-+-00.0  {AMD} Starship/Matisse Root Complex
+           \-01.2-[01-03]--+-00.0  {AMD} 500 Series Chipset USB 3.1 XHCI Controller
+                           +-00.1  {AMD} 500 Series Chipset SATA Controller
+                           \-00.2-[02-03]----00.0-[03]----00.0  NVIDIA Corporation AD102 [GeForce RTX 4090]
+"""
+    found = read(text)
+    assert "500 Series Chipset" in by_key(found)["0000:01:00.2"].name
+    chip = next(node for node in build_box([found]).spec.nodes.values() if node.kind == "switch")
+    assert chip.part == "amd-chipset-am4"
+
+
+def test_a_port_of_intels_chipset_is_said() -> None:
+    text = """
+-[0000:00]-+-00.0  Intel Corporation 12th Gen Core Processor Host Bridge
+           +-01.0-[01]----00.0  NVIDIA Corporation AD102 [GeForce RTX 4090]
+           \\-1c.4-[02]----00.0  NVIDIA Corporation AD102 [GeForce RTX 4090]
+"""
+    notes = [str(remark) for remark in read(text).remarks if remark.kind == "note"]
+    assert notes == [
+        "tree.txt:4: 0000:02:00.0 hangs on a port of the chipset (0000:00:1c.4): at most four lanes, and the chipset's own link is shared"
+    ]
+
+
+def test_a_tree_that_ends_early_names_its_own_line() -> None:
+    """Bus 80 (128) stands in line 4 of the text."""
+    text = BOX.replace(" |           \\-07.1-[85]--\n", "").replace(" \\-[0000:00]", " \\-[0000:90]")
+    (cut,) = [remark for remark in read(text).remarks if remark.kind == "cut"]
+    assert cut.line is not None
+    assert text.splitlines()[cut.line - 1].startswith(" \\-[0000:90]")

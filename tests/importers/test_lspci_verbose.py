@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from pcie_sim.errors import InputError
 from pcie_sim.importers import lspci_verbose
+from pcie_sim.importers.build import build_box
 from pcie_sim.importers.facts import DeviceFact, GpuFact, LinkFact
 from pcie_sim.importers.imported import Imported
 from pcie_sim.importers.source import source_of
@@ -56,6 +57,7 @@ def gpu(bus: str, numa: int = 0) -> str:
 """
 
 
+AMD = "Advanced Micro Devices, Inc. [AMD]"
 HOST = "{} Host bridge: Advanced Micro Devices, Inc. [AMD] Device 153a\n\tControl: I/O- Mem-\n\tNUMA node: {}\n\n"
 PARTS = [
     HOST.format("00:00.0", 0),
@@ -327,3 +329,41 @@ def test_hostile_sizes_end_soon(text: str) -> None:
     begun = time.perf_counter()
     _only_input_errors(text)
     assert time.perf_counter() - begun < 8
+
+
+def test_the_processor_by_its_host_bridge() -> None:
+    assert {cpu.name for cpu in read(BOX).box.cpus} == {f"{AMD} Device 153a"}
+    found = read(BOX.replace(f"{AMD} Device 153a", f"{AMD} Turin Root Complex"))
+    assert {(cpu.vendor, cpu.name, cpu.of_device) for cpu in found.box.cpus} == {(AMD, f"{AMD} Turin Root Complex", True)}
+    assert build_box([found]).spec.nodes["cpu0"].part == "epyc-turin"
+
+
+def test_a_chipset_by_its_number() -> None:
+    """1022:43f4 and 1022:43f5: pci.ids, 600 Series Chipset PCIe Switch."""
+    text = BOX.replace("01:00.0 PCI bridge: Broadcom / LSI PEX890xx PCIe Gen 5 Switch", f"01:00.0 PCI bridge: {AMD} Device [1022:43f4]")
+    assert text != BOX
+    nodes = build_box([read(text)]).spec.nodes
+    assert [node.part for node in nodes.values() if node.kind == "switch"] == ["amd-chipset-am5"]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "text"),
+    [
+        ("secondary=02, subordinate=04", "secondary=04, subordinate=02", "0000:01:00.0: buses 04-02, an end before the beginning"),
+        (
+            "secondary=03, subordinate=03",
+            "secondary=03, subordinate=05",
+            "0000:01:00.0 (buses 02-04) and 0000:02:00.0 (buses 03-05) cannot",
+        ),
+        (
+            "secondary=04, subordinate=04",
+            "secondary=03, subordinate=03",
+            "0000:02:00.0 (buses 03-03) and 0000:02:01.0 (buses 03-03) cannot",
+        ),
+    ],
+)
+def test_bus_ranges_that_cannot_be(old: str, new: str, text: str) -> None:
+    assert BOX.count(old) == 1
+    found = read(BOX.replace(old, new))
+    assert [remark.text.startswith(text) for remark in found.remarks if remark.kind == "conflict"] == [True]
+    assert not any(remark.kind == "conflict" for remark in read(BOX).remarks)

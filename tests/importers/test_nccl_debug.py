@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pcie_sim.errors import InputError
-from pcie_sim.importers.facts import ChoiceFact, GraphFact, RingFact
+from pcie_sim.importers.build import build_box
+from pcie_sim.importers.facts import BoxFacts, ChoiceFact, GpuFact, GraphFact, RingFact
 from pcie_sim.importers.imported import Imported
 from pcie_sim.importers.nccl_debug import read, sniff
 from pcie_sim.importers.source import source_of
@@ -329,3 +330,94 @@ def test_any_damage_to_a_real_log(cuts: list[tuple[int, str, int]]) -> None:
         text = text[:at] + put + text[at + drop :]
     with contextlib.suppress(InputError):
         read(source_of(text, "fuzz"))
+
+
+def ranks_log(
+    count: int, *, place: str = "cudaDev {r} nvmlDev {n}", nodes: int = 1, host: str = "boxname", given: int | None = None
+) -> str:
+    """The lines of ordinary INFO logs that name bus ids, of GPUs 4 and up."""
+    return "".join(
+        log(
+            f"ncclCommInitRank comm 0x5{r} rank {r} nranks {count} {place.format(r=r, n=r + 4)} "
+            f"busId {0x81 + r:x}000 commId 0xab - Init START",
+            f"comm 0x5{r} rank {r} nRanks {count} nNodes {nodes} localRanks {count} localRank {r} MNNVL 0",
+            dev=r,
+            pid=100 + r,
+            host=host if r == 0 else "boxname",
+        )
+        for r in range(count if given is None else given)
+    )
+
+
+def test_gpus_of_an_ordinary_log_by_bus_id() -> None:
+    """NCCL prints nvmlDev since 2.18 or so (src/init.cc); before, only the process's own number."""
+    found = imported(ranks_log(4))
+    assert [(gpu.index, gpu.bus, gpu.numbering) for gpu in found.box.gpus] == [(4 + r, f"0000:{0x81 + r:x}:00.0", "bus") for r in range(4)]
+    old = imported(ranks_log(4, place="cudaDev {r}"))
+    assert [(gpu.index, gpu.numbering) for gpu in old.box.gpus] == [(r, "cuda") for r in range(4)]
+    alone = imported(ranks_log(4, place="cudaDev 0"))  # a process for each GPU that sees only its own
+    assert [(gpu.index, gpu.bus) for gpu in alone.box.gpus] == [(r, f"0000:{0x81 + r:x}:00.0") for r in range(4)]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        ranks_log(4, nodes=2),
+        ranks_log(4, host="other"),
+        ranks_log(4).replace("busId 82000", "busId 81000"),
+        ranks_log(4).replace("nvmlDev 5", "nvmlDev 4"),
+        ranks_log(4) + ranks_log(4).replace("busId 8", "busId 9"),
+        ranks_log(4, given=2),
+        ranks_log(4) + log(*TREE),
+        ranks_log(4) + log("GPU/81000 :GPU/81000 (0/5000.0/LOC) GPU/82000 (2/24.0/PHB) "),
+    ],
+)
+def test_no_gpus_of_logs_of_several_hosts_or_with_a_tree_of_their_own(text: str) -> None:
+    assert imported(text).box.gpus == ()
+
+
+def test_ranks_without_bus_ids_are_said() -> None:
+    assert remarks(imported(ranks_log(4, given=2)), "ignored") == ["bus ids of 2 of 4 ranks: no box is drawn from them"]
+
+
+def test_a_log_gives_a_flat_box_and_a_list_its_bus_ids() -> None:
+    """Four of eight GPUs took part: their bus ids go to their own places in the list, and nothing is missing."""
+    logged = imported(ranks_log(4))
+    built = build_box([logged], gpu="rtx-4090")
+    assert [node.bus for node in built.spec.nodes.values() if node.kind == "gpu"] == [f"0000:{0x81 + r:x}:00.0" for r in range(4)]
+    assert any("every GPU on a root port of its own" in remark.text for remark in built.remarks if remark.kind == "assumed")
+    listed = Imported("gpus.txt", ("nvidia-smi",), BoxFacts(gpus=tuple(GpuFact(i, "NVIDIA GeForce RTX 4090") for i in range(8))))
+    both = build_box([listed, logged])
+    gpus = [node.bus for name, node in both.spec.nodes.items() if node.kind == "gpu"]
+    assert gpus == [None] * 4 + [f"0000:{0x81 + r:x}:00.0" for r in range(4)]
+    assert not any(remark.kind == "conflict" for remark in both.remarks)
+
+
+def test_classes_of_the_tree_are_kept() -> None:
+    devices = {device.key: device for device in imported(log(*TREE)).box.devices}
+    assert devices["0000:10:00.0"].rate_class == 12.0e9
+    assert devices["0000:9b:00.0"].rate_class == 24.0e9
+    assert devices["0000:9a:00.0"].rate_class == 6.0e9
+
+
+@pytest.mark.parametrize(
+    ("setting", "why"),
+    [
+        ("NCCL_MIN_NCHANNELS set by environment to -99999999999999999999", "a number beyond 64 bits"),
+        ("NCCL_BUFFSIZE set by environment to nan", "a value that is no whole number"),
+        ("NCCL_BUFFSIZE set by environment to 4.5e3", "a value that is no whole number"),
+        ("NCCL_ALGO set by environment to " + "a" * 81, "a value of more than 80 characters"),
+        ("NCCL_NTHREADS set by environment to " + "9" * 190, "a value of more than 80 characters"),
+    ],
+)
+def test_settings_that_the_library_cannot_take(setting: str, why: str) -> None:
+    found = imported(log("NCCL version 2.28.9+cuda13.0", "NCCL_PROTO set by environment to LL128", setting))
+    assert found.box.ccl[0].env == {"NCCL_PROTO": "LL128"}
+    name = setting.partition(" ")[0]
+    assert [(remark.text, remark.line) for remark in found.remarks if remark.kind == "ignored"] == [(f"{name}: {why}: left out", 3)]
+
+
+@pytest.mark.parametrize("value", ["4194304", "0x400000", "-2", "SYS", "1", "2.28.9", "^NVLS", "LL,Simple"])
+def test_settings_that_it_takes(value: str) -> None:
+    found = imported(log("NCCL version 2.28.9+cuda13.0", f"NCCL_X set by environment to {value}"))
+    assert found.box.ccl[0].env == {"NCCL_X": value}

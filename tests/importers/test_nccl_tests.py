@@ -496,3 +496,21 @@ def test_any_damage_to_a_real_table(cuts: list[tuple[int, str, int]]) -> None:
         return
     for one in found.measurements:
         assert all(row.value > 0 for row in one.rows)
+
+
+def test_rows_without_numbers_are_named() -> None:
+    """nan and inf come from a clock that stood still (size over 0); no size has more than 19 digits (2^63)."""
+    nan = "        1024           256     float     sum      -1      nan    0.00    0.00      0      inf     inf     inf      0\n"
+    half = "        2048           512     float     sum      -1      inf    0.00    0.00      0    38.10    0.05    0.09      0\n"
+    long = " " + "1" * 400 + "   256     float     sum      -1    38.10    0.05    0.09      0    38.10    0.05    0.09      0\n"
+    text = table(8, ROWS8 + nan + half + long)
+    lines = {part: text[: text.index(part)].count("\n") + 1 for part in (nan, half, long)}
+    found = imported(text)
+    assert [(remark.kind, remark.line, remark.text) for remark in found.remarks if remark.kind in ("ignored", "cut")] == [
+        ("ignored", lines[nan], "a row's times or bandwidths are no numbers (nan or inf): left out"),
+        ("ignored", lines[half], "the times or bandwidths of half a row are no numbers (nan or inf): left out"),
+        ("ignored", lines[long], "a row has a size or count of more than 19 digits: left out"),
+    ]
+    assert sorted({row.bytes for row in found.measurements[0].rows}) == [8, 2048, 1048576, 134217728]
+    with pytest.raises(InputError, match=rf"run.log:{lines[nan] - 3}: a row's times or bandwidths are no numbers"):
+        read(source_of(table(8, nan), "run.log"))

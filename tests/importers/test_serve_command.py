@@ -394,6 +394,7 @@ def test_a_command_is_read_to_its_end_or_refused() -> None:
     settings = "export NCCL_ALGO=Ring \\\n" + "  A=aaaaaaaaaaaaaaaa \\\n" * 2000 + "  NCCL_PROTO=LL\nvllm serve m/m -tp 4"
     assert launch(settings).env == {"NCCL_ALGO": "Ring"}
     assert [remark.kind for remark in imported(settings).remarks] == ["cut"]
+    assert "from line 20001 on they are not read" in said("export A=1\n" * 20_001 + "vllm serve m/m -tp 4")
 
 
 def test_many_settings_are_cut_and_counted() -> None:
