@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from importlib import import_module
 from typing import Any
 
@@ -109,11 +110,13 @@ def importer(name: str, title: str, *, sniff: Sniff, whole: bool = False) -> Cal
     return add
 
 
+@lru_cache(maxsize=1)
 def formats() -> Mapping[str, Format]:
-    """Every importer by name."""
+    """Every importer by name, in the order of :data:`_MODULES` (whatever was imported first)."""
     for module in _MODULES:
         import_module(f"pcie_sim.importers.{module}")
-    return FORMATS
+    place = {f"pcie_sim.importers.{module}": index for index, module in enumerate(_MODULES)}
+    return dict(sorted(FORMATS.items(), key=lambda item: place.get(item[1].read.__module__, len(place))))
 
 
 def read_any(source: SourceText) -> Imported:

@@ -54,21 +54,43 @@ def name_cpus(cpus: Sequence[CpuFact], roots: Iterable[Listed]) -> list[CpuFact]
     return [replace(cpu, vendor=maker.group(0), name=best, of_device=True) for cpu in cpus]
 
 
-def count_sockets(source: SourceText, roots: Iterable[Listed], remarks: list[Remark]) -> HostFact | None:
-    """Sockets by the root buses that hold Intel's links between sockets: each processor has one such bus."""
+def count_sockets(
+    source: SourceText, cpus: Sequence[CpuFact], roots: Iterable[Listed], remarks: list[Remark]
+) -> tuple[list[CpuFact], HostFact | None]:
+    """Sockets by the root buses that hold Intel's links between sockets: each processor has one such bus.
+
+    Where no NUMA nodes are printed, root buses up to the first such bus are the first socket's, those after it up to the next the
+    second's: firmware gives each processor a block of bus numbers, and these devices stand at its end.
+    """
     found: dict[str, int | None] = {}
     for one in roots:
         if one.name.startswith("Intel") and _SOCKET_LINK.search(one.name):
             found.setdefault(one.bus[: one.bus.rindex(":")], one.line)
     if not found:
-        return None
+        return list(cpus), None
     buses, line = ", ".join(list(found)[:8]), next(iter(found.values()))
     if len(found) not in (2, 4):
         text = f"links between sockets on {len(found)} bus(es) ({buses}): how many sockets is not certain; `lscpu` says it"
         remarks.append(source.remark("note", text, line))
-        return None
+        return list(cpus), None
     remarks.append(source.remark("note", f"{len(found)} sockets: links between sockets on buses {buses}", line))
-    return HostFact(sockets=len(found))
+    host = HostFact(sockets=len(found))
+    places = {cpu.key: _bus_of(cpu.key.removeprefix("bus-")) for cpu in cpus}
+    ends = sorted(bus for name in found if (bus := _bus_of(name)) is not None and bus[0] == 0)
+    if len(ends) < len(found) or any(cpu.numa is not None or places[cpu.key] is None for cpu in cpus):
+        return list(cpus), host
+    text = (
+        f"which root bus is on which socket is not printed: blocks of buses that end at {', '.join(f'{bus:02x}' for _domain, bus in ends)}"
+    )
+    remarks.append(source.remark("assumed", text, line))
+    last = len(ends) - 1
+    return [replace(cpu, package=min(sum(end < (places[cpu.key] or (0, 0)) for end in ends), last)) for cpu in cpus], host
+
+
+def _bus_of(text: str) -> tuple[int, int] | None:
+    """``0000:7f`` as (domain, bus)."""
+    match = re.fullmatch(r"([0-9a-f]{4,8}):([0-9a-f]{2})", text)
+    return (int(match.group(1), 16), int(match.group(2), 16)) if match is not None else None
 
 
 def name_switches(source: SourceText, facts: Sequence[DeviceFact], ends: Iterable[Listed], remarks: list[Remark]) -> list[DeviceFact]:

@@ -109,7 +109,7 @@ def read(source: SourceText) -> Imported:
     devices = name_switches(source, devices, ends, remarks)
     cpus = name_cpus(cpus, roots)
     chipset_ports(source, devices, remarks, intel=any(cpu.vendor.startswith("Intel") for cpu in cpus))
-    host = count_sockets(source, roots, remarks)
+    cpus, host = count_sockets(source, cpus, roots, remarks)
     return Imported(source.name, ("lspci-t",), box=BoxFacts(devices=tuple(devices), cpus=tuple(cpus), host=host), remarks=tuple(remarks))
 
 

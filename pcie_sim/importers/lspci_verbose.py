@@ -57,7 +57,7 @@ def read(source: SourceText) -> Imported:
     roots = [Listed(one.bus, one.name, None, one.ids, one.line) for one in devices if parents[one.bus] is None]
     cpus = name_cpus(cpus, roots)
     chipset_ports(source, facts, remarks, intel=any(cpu.vendor.startswith("Intel") for cpu in cpus))
-    host = count_sockets(source, roots, remarks)
+    cpus, host = count_sockets(source, cpus, roots, remarks)
     return Imported(source.name, ("lspci-vvv",), box=BoxFacts(devices=tuple(facts), cpus=tuple(cpus), host=host), remarks=tuple(remarks))
 
 
@@ -157,8 +157,8 @@ def _bad_ranges(source: SourceText, bridges: Sequence[Paragraph]) -> list[Remark
         for first, last, one in sorted(listed, key=lambda span: span[:2]):
             while open_ and open_[-1][0] < first:
                 open_.pop()
-            # the innermost range around this one ends before it does, or is the same although it does not lead here
-            if open_ and (open_[-1][0] < -last or (open_[-1][1].buses == one.buses and open_[-1][1].at == one.at)):
+            # a range that begins inside another must end there, and its bridge must stand on one of the other's buses
+            if open_ and (open_[-1][0] < -last or not _leads_to(open_[-1][1], one)):
                 crossing.append((open_[-1][1], one))
             open_.append((-last, one))
     remarks = []
@@ -171,6 +171,11 @@ def _bad_ranges(source: SourceText, bridges: Sequence[Paragraph]) -> list[Remark
         text = f"{a.bus} (buses {_span(a)}) and {b.bus} (buses {_span(b)}) cannot both be{_more(crossing)}: some parents may be wrong"
         remarks.append(source.remark("conflict", text, b.line))
     return remarks
+
+
+def _leads_to(above: Paragraph, one: Paragraph) -> bool:
+    first, last = above.buses or (0, 0)
+    return first <= one.at[1] <= last
 
 
 def _span(one: Paragraph) -> str:

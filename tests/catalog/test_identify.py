@@ -201,6 +201,9 @@ def test_gpu_ids(vendor: int, device: int, subsystem: tuple[int, int] | None, na
         (0x10B5, 0x9797, "plx-gen3", 3),
         (0x15B3, 0x197C, "connectx-8-switch", 6),
         (0x15B3, 0x1979, "connectx-7-switch", 5),
+        (0x1022, 0x43F4, "amd-chipset-am5", 4),
+        (0x1022, 0x57AD, "amd-chipset-x570", 4),
+        (0x1022, 0x43E9, "amd-chipset-am4", 3),
         (0x1022, 0x14C7, None, None),
     ],
 )
@@ -278,6 +281,35 @@ def test_sockets(cpu: tuple[str | None, int | None, int | None, str | None], par
     assert (found.name, found.exact) == (part, exact)
     assert catalog.load_typed_part(part, SocketPart)
     assert exact or found.why
+
+
+@pytest.mark.parametrize(
+    ("names", "telling"),
+    [
+        (["Advanced Micro Devices, Inc. [AMD] Starship/Matisse Root Complex", "Advanced Micro Devices, Inc. [AMD] Milan IOMMU"], 1),
+        (["Intel Corporation Device 352a", "Intel Corporation Ice Lake Memory Map/VT-d"], 0),
+        (["Intel Corporation Ice Lake Memory Map/VT-d", "Intel Corporation Ice Lake Mesh 2 PCIe"], 0),
+        (["NVIDIA Corporation AD102 [GeForce RTX 4090]", "Lenovo Device 781d", ""], None),
+    ],
+)
+def test_the_most_telling_device_of_a_root_bus(names: list[str], telling: int | None) -> None:
+    """pci.ids gives one name to devices of several processors; those of fewer say more."""
+    assert identify.telling_device(names) == (None if telling is None else names[telling])
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("Advanced Micro Devices, Inc. [AMD] 600 Series Chipset PCIe Switch Upstream Port", "amd-chipset-am5"),
+        ("Advanced Micro Devices, Inc. [AMD] 800 Series Chipset USB 3.x XHCI Controller", "amd-chipset-am5"),
+        ("Advanced Micro Devices, Inc. [AMD] Matisse Switch Upstream", "amd-chipset-x570"),
+        ("Advanced Micro Devices, Inc. [AMD] 400 Series Chipset PCIe Bridge", "amd-chipset-am4"),
+        ("Advanced Micro Devices, Inc. [AMD] Starship/Matisse GPP Bridge", None),
+        ("Intel Corporation 500 Series Chipset Family PCI Express Root Port #1", None),
+    ],
+)
+def test_chipsets_by_name(text: str, name: str | None) -> None:
+    assert identify.switch_by_name(text) == name
 
 
 def test_a_processor_of_which_nothing_is_said() -> None:

@@ -363,7 +363,10 @@ def test_sockets_by_the_buses_that_hold_links_between_them() -> None:
     found = read(two + rest)
     assert found.box.host is not None
     assert found.box.host.sockets == 2
-    one = read("-+" + two[2:].split(" +-[0000:7f]")[0] + rest)
+    assert {cpu.key: cpu.package for cpu in found.box.cpus} == {"bus-0000:00": 0}
+    far = rest.replace(" \\-[0000:00]", " \\-[0000:80]").replace("[01]----", "[81]----")
+    assert {cpu.key: cpu.package for cpu in read(two + far).box.cpus} == {"bus-0000:80": 1}
+    one = read("-+" + two[2:].split(" +-[0000:7f]", maxsplit=1)[0] + rest)
     assert one.box.host is None
     assert any("how many sockets is not certain" in remark.text for remark in one.remarks)
     assert read(BOX).box.host is None

@@ -360,6 +360,11 @@ def test_a_chipset_by_its_number() -> None:
             "secondary=03, subordinate=03",
             "0000:02:00.0 (buses 03-03) and 0000:02:01.0 (buses 03-03) cannot",
         ),
+        (
+            "secondary=81, subordinate=81",
+            "secondary=04, subordinate=04",
+            "0000:02:01.0 (buses 04-04) and 0000:80:01.1 (buses 04-04) cannot",
+        ),
     ],
 )
 def test_bus_ranges_that_cannot_be(old: str, new: str, text: str) -> None:

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pcie_sim.errors import InputError
+from pcie_sim.importers import formats
 from pcie_sim.importers.source import MAX_BYTES, MAX_LINE, quoted, read_source, source_of
 
 
@@ -94,3 +95,10 @@ def test_any_bytes_are_read_or_refused(raw: bytes) -> None:
     with contextlib.suppress(InputError):
         source = source_of(raw, "x")
         assert all(char == "\t" or ord(char) >= 32 for line in source.lines for char in line)
+
+
+def test_formats_are_asked_in_one_order_whatever_was_imported_first() -> None:
+    """Our own files first: a model file of ours would else be taken for a config.json."""
+    names = list(formats())
+    assert names[0] == "pcie-sim"
+    assert names.index("nvidia-smi-topo") < names.index("nccl-tests")
