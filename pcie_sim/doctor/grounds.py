@@ -56,6 +56,8 @@ def filled_in(assumed: Sequence[str]) -> frozenset[str]:
     for text in assumed:
         if text.startswith("link of ") and ("not said" in text or "Gen1 in force" in text):
             found |= {"lanes"} | ({"link-width"} if "not said; " in text or "width not said" in text else set())
+        if text.startswith("link of ") and "in NCCL's classes" in text:
+            found.add("link-width")  # the class is a product of lanes and generation
         if (text.startswith("uplink of ") and "not said" in text) or text.startswith("no file draws the tree"):
             found.add("uplink")
     return frozenset(found)

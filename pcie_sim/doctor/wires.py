@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from pcie_sim import catalog
 from pcie_sim.doctor.copying import usual_rate
@@ -13,6 +14,7 @@ from pcie_sim.importers.facts import LinkFact
 from pcie_sim.results.finding import Cost, Finding, Severity
 from pcie_sim.specs.gpu import PcieLink
 from pcie_sim.specs.part import PciePart, SocketPart, SwitchPart
+from pcie_sim.topology import Topology
 from pcie_sim.topology.capacity import link_rate
 from pcie_sim.units import format_rate
 
@@ -259,13 +261,25 @@ def lanes(exam: Exam) -> list[Finding] | None:
             evidence.append(f"{model}: {shown}; others have {parts_text(best)}")
     if not better:
         return _odd_uplinks(exam)
-    costs = exam.costs(exam.linked(better), exam.linked({gpu: links[gpu] for gpu in better}))
+    costs = exam.costs(_moved(exam, better), exam.linked({gpu: links[gpu] for gpu in better}))
     advice = (
         "move these cards to slots with all lanes, or to a switch",
         "or leave them out of tensor parallelism: a pipeline stage or a replica of its own needs far less of its link",
     )
     title = f"{exam.names(list(better))}: fewer lanes than GPUs of the same kind"
     return [finding("lanes", title, severity(costs), evidence, costs=costs, advice=advice, nodes=better), *_odd_uplinks(exam)]
+
+
+def _moved(exam: Exam, better: Mapping[str, PcieLink]) -> Topology | None:
+    """The box with these links, and with cards that hang on a narrower switch (a chipset) on root ports of their own."""
+    nodes: dict[str, dict[str, Any]] = {}
+    for gpu, link in better.items():
+        nodes[gpu] = {"link": link}
+        above = [name for name in exam.box.chain(gpu)[1:] if exam.box.spec.nodes[name].kind == "switch"]
+        uplinks = [one for name in above if (one := exam.box.trained_link(name)) is not None]
+        if any(payload(exam, one) < 0.99 * payload(exam, link) for one in uplinks):
+            nodes[gpu]["parent"] = exam.box.socket_of(gpu)
+    return exam.changed(nodes)
 
 
 def _odd_uplinks(exam: Exam) -> list[Finding]:

@@ -13,7 +13,7 @@ from pcie_sim import catalog
 from pcie_sim.catalog import identify
 from pcie_sim.errors import InputError
 from pcie_sim.importers import parts as parts_
-from pcie_sim.importers.facts import GpuFact, MatrixFact
+from pcie_sim.importers.facts import DeviceFact, GpuFact, MatrixFact
 from pcie_sim.importers.gather import Gathered, gather
 from pcie_sim.importers.imported import Imported
 from pcie_sim.importers.links import Links
@@ -61,6 +61,7 @@ def build_box(files: Sequence[Imported], *, gpu: str | None = None, name: str | 
     numbers = number(found)
     found.remarks += numbers.remarks
     facts = numbers.facts
+    _leave_out_others(found, facts)
     sketch = _sketch(found, facts)
     if not sketch.gpus():
         raise InputError(_no_gpus(files))
@@ -111,6 +112,38 @@ def _from_spec(specs: Sequence[Imported], files: Sequence[Imported], name: str |
         spec = spec.model_copy(update={"name": name})
     related = relate(spec, [one for one in files if one.topology is None])
     return BuiltBox(spec, related, related.remarks)
+
+
+_MAKERS = (("nvidia", 0x10DE), ("amd", 0x1002), ("intel", 0x8086))
+"""Words in printed names and PCI vendor ids of the makers of GPUs (pci-ids.ucw.cz)."""
+
+
+def _maker(device: DeviceFact) -> str:
+    if device.ids is not None:
+        return next((word for word, vendor in _MAKERS if vendor == device.ids[0]), "")
+    low = device.name.lower()
+    return next((word for word, _ in _MAKERS if word in low), "")
+
+
+def _leave_out_others(found: Gathered, facts: Sequence[GpuFact]) -> None:
+    """A display card of another maker beside the GPUs is none of them: where nvidia-smi lists the GPUs, what it does not list; else what
+    the catalog does not know, beside GPUs of another maker that it does.
+    """
+    devices = found.gpu_devices()
+    if len({_maker(device) for device in devices} - {""}) < 2:
+        return
+    listed = {fact.bus for fact in facts if fact.bus is not None}
+    known = {device.key for device in devices if parts_.catalog_gpu(device) is not None}
+    makers = {_maker(device) for device in devices if device.key in known}
+    for device in devices:
+        foreign = (
+            _maker(device) != "nvidia" and device.bus not in listed if listed else device.key not in known and _maker(device) not in makers
+        )
+        if foreign:
+            found.devices[device.key] = replace(device, kind="other")
+            what = device.name or "a display card"
+            text = f"{device.key} ({what[:60]}) is of another maker than the GPUs: taken for the display's, left out"
+            found.remarks.append(Remark("ignored", text, found.device_source.get(device.key, ""), device.line))
 
 
 def _sketch(found: Gathered, facts: Sequence[GpuFact]) -> Sketch:
@@ -195,7 +228,10 @@ def _facts_by_node(sketch: Sketch, numbers: Numbers) -> list[GpuFact | None]:
         else:
             names = {one.name for one in facts if one.name}
             fact = GpuFact(place, name=names.pop() if len(names) == 1 else "")
-        found.append(fact if fact.name or not spare else replace(fact, name=spare))
+            if spot.device is not None and (spot.device.ids is not None or spot.device.name):
+                fact = GpuFact(place)  # the device says itself what it is: no other's name
+        said = fact.name or (spot.device is not None and (spot.device.ids is not None or spot.device.name))
+        found.append(fact if said or not spare else replace(fact, name=spare))
     return found
 
 

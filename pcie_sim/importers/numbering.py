@@ -66,7 +66,7 @@ def number(found: Gathered) -> Numbers:
         for fact in facts:
             place = mine.get(fact.index)
             if place is None:
-                names += [fact.name] if fact.name else []
+                names += [fact.name] if fact.name and (fact.bus is None or not buses) else []
                 continue
             moved = replace(fact, index=place, numbering="bus")
             known = places.get(place)

@@ -71,6 +71,13 @@ def gpu_parts(sketch: Sketch, found: Gathered, facts: Sequence[GpuFact | None], 
     return parts
 
 
+def catalog_gpu(device: DeviceFact) -> str | None:
+    """The catalog's GPU for a device of a tree, by PCI id or printed name; None where it is not known."""
+    by_id = identify.gpu_by_id(*device.ids, device.subsystem) if device.ids is not None else None
+    match = identify.gpu_by_name(device.name) if by_id is None and device.name else None
+    return by_id if by_id is not None else match.name if match is not None else None
+
+
 def _contradicts(sketch: Sketch, facts: Sequence[GpuFact | None], asked: str, parts: Parts) -> None:
     """A remark where files name another GPU than the one that was asked for."""
     others: dict[str, list[str]] = {}

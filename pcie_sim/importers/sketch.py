@@ -235,8 +235,13 @@ def sketch_flat(gpus: Sequence[GpuFact], host: HostFact | None, cpus: Sequence[C
     sketch.remarks += [Remark("assumed", text) for text in plan.assumed]
     text = "no file draws the tree: every GPU on a root port of its own (`nvidia-smi topo -m` shows the switches)"
     sketch.remarks.append(Remark("assumed", text))
-    for gpu, numa in zip(gpus, numas, strict=True):
-        number = by_numa.get(numa, 0)
+    count = len(set(plan.socket_of.values()))
+    halves = count > 1 and not any(numa in by_numa for numa in numas if numa is not None)
+    if halves:
+        text = f"the host has {count} sockets, but no file says which GPU is on which: in equal blocks by number"
+        sketch.remarks.append(Remark("assumed", text))
+    for index, (gpu, numa) in enumerate(zip(gpus, numas, strict=True)):
+        number = index * count // len(gpus) if halves else by_numa.get(numa, 0)
         sketch.cpu_of.setdefault(number, next((cpu for cpu in nodes if cpu.numa == numa), CpuFact("cpu")))
         sketch.add("gpu", sketch.add("root_port", sketch.socket(number)), gpu=gpu, numa=numa)
     return sketch

@@ -63,9 +63,7 @@ def settings_over(own: SettingsSpec, found: Gathered) -> tuple[SettingsSpec, lis
     version, name = _version(found, remarks)
     if version is not None and (version, name) != (own.ccl.version, own.ccl.name) and not version.startswith(own.ccl.version + "."):
         here = f"{own.ccl.name.upper()} {own.ccl.version}"
-        remarks.append(
-            Remark("conflict", f"the library is {name.upper()} {version} by the files; the topology says {here}: the files' is taken")
-        )
+        remarks.append(Remark("note", f"the library is {name.upper()} {version} by the files, over the topology's {here}"))
         data["ccl"] = {"name": name, "version": version}
     env = _env(found, remarks)
     changed = {key: value for key, value in env.items() if own.env.get(key) != value}

@@ -9,6 +9,8 @@ from pcie_sim import study
 from pcie_sim.doctor import diagnose
 from pcie_sim.importers.facts import GpuFact, LinkFact
 from pcie_sim.importers.relate import Related
+from pcie_sim.specs.machine import TopologySpec
+from pcie_sim.topology import from_spec
 
 FULL = LinkFact(5, 16)
 
@@ -158,3 +160,21 @@ def test_no_links_said_at_all() -> None:
     found = diagnose(load())
     assert "link-speed" in {code for code, _, _ in found.unchecked}
     assert "lspci" in next(need for code, _, need in found.unchecked if code == "link-speed")
+
+
+def test_a_card_behind_a_chipset_costs_what_its_uplink_costs() -> None:
+    """Gen4 x4 above the card: repaired means a slot of the processor, not a wider slot of the chipset."""
+    gpus = {"gpu0": {"kind": "gpu", "part": "rtx-4090", "parent": "c0"}, "gpu1": {"kind": "gpu", "part": "rtx-4090", "parent": "sw0"}}
+    nodes = {
+        "c0": {"kind": "socket", "part": "epyc-4004"},
+        "rp0": {"kind": "root_port", "parent": "c0"},
+        "sw0": {"kind": "switch", "part": "amd-chipset-am5", "parent": "rp0"},
+        **gpus,
+    }
+    slow = from_spec(TopologySpec.model_validate({"schema": "pcie-sim/topology/1", "name": "slow", "nodes": nodes}))
+    fast = {**nodes, "gpu1": {**gpus["gpu1"], "parent": "c0"}}
+    good = from_spec(TopologySpec.model_validate({"schema": "pcie-sim/topology/1", "name": "good", "nodes": fast}))
+    one = only(diagnose(slow), "lanes")
+    now, fixed = (study.collective(box, "all_reduce", "16MiB", launch="graph").time_s for box in (slow, good))
+    assert (one.costs[-1].now_s, one.costs[-1].fixed_s) == pytest.approx((now, fixed))
+    assert now > 2 * fixed

@@ -9,7 +9,7 @@ import pytest
 
 from pcie_sim.importers import Imported
 from pcie_sim.importers.build import build_box
-from pcie_sim.importers.facts import BoxFacts, CclFact, DeviceFact, GpuFact, LinkFact, MatrixFact
+from pcie_sim.importers.facts import BoxFacts, CclFact, CpuFact, DeviceFact, GpuFact, HostFact, LinkFact, MatrixFact
 from pcie_sim.importers.relate import relate
 from pcie_sim.specs.measurement import MeasurementSet
 from pcie_sim.study import load_box
@@ -151,6 +151,35 @@ def test_what_a_log_says_is_in_force_holds_over_a_topology_file(tmp_path: Path) 
     assert (box.settings.ccl.version, box.settings.env, box.settings.p2p) == ("2.22.3", {"NCCL_P2P_LEVEL": "SYS"}, "on")
     assert box.transport("gpu0", "gpu7").kind == "P2P"
     said = "\n".join(str(remark) for remark in related.remarks)
-    assert "the library is NCCL 2.22.3 by the files; the topology says NCCL 2.28" in said
+    assert "the library is NCCL 2.22.3 by the files, over the topology's NCCL 2.28" in said
     assert "in force by the files: NCCL_P2P_LEVEL=SYS" in said
     assert load_topology("rtx-pro-6000-8x-2switch").transport("gpu0", "gpu7").kind == "SHM"
+
+
+def test_a_display_card_of_another_maker_is_no_gpu_of_the_box() -> None:
+    """Two cards that nvidia-smi lists and a Radeon for the screen, which lspci shows as a GPU, too."""
+    screen = DeviceFact("0000:12:00.0", "gpu", bus="0000:12:00.0", name="Advanced Micro Devices, Inc. [AMD/ATI] Navi 24 [Radeon PRO W6400]")
+    cards = tuple(DeviceFact(bus, "gpu", bus=bus, name="NVIDIA Corporation AD102 [GeForce RTX 4090]") for bus in BUSES[:2])
+    pci = Imported("lspci.txt", ("lspci-t",), BoxFacts(devices=(*cards, screen)))
+    smi = Imported("smi.txt", ("nvidia-smi",), BoxFacts(gpus=tuple(GpuFact(i, NAME, BUSES[i]) for i in range(2))))
+    for files in ([pci, smi], [smi, pci], [pci]):
+        built = build_box(files)
+        assert [node.part for node in built.spec.nodes.values() if node.kind == "gpu"] == ["rtx-4090"] * 2
+        assert any("0000:12:00.0" in str(remark) and "of another maker" in str(remark) for remark in built.remarks)
+
+
+def test_names_of_a_foreign_log_go_to_nobody() -> None:
+    other = tuple(GpuFact(i, "NVIDIA GeForce RTX 3090", f"0000:a{i}:00.0", numbering="cuda") for i in range(8))
+    said = [str(one) for one in build_box([tree(), Imported("old.log", ("nccl-tests",), BoxFacts(gpus=other))]).remarks]
+    assert any("are not among those that other files list" in text for text in said)
+    assert not any("by name" in text for text in said)
+
+
+def test_gpus_that_no_file_places_stand_on_both_sockets() -> None:
+    cpus = tuple(CpuFact(f"numa{i}", numa=i, package=i) for i in range(2))
+    host = Imported("lscpu.txt", ("lscpu",), BoxFacts(cpus=cpus, host=HostFact(sockets=2, numa_nodes=2)))
+    names = Imported("L.txt", ("nvidia-smi",), BoxFacts(gpus=tuple(GpuFact(i, NAME) for i in range(8))))
+    built = build_box([names, host])
+    parents = [built.spec.nodes[str(built.spec.nodes[f"gpu{i}"].parent)].parent for i in range(8)]
+    assert parents == ["cpu0"] * 4 + ["cpu1"] * 4
+    assert any("the host has 2 sockets, but no file says which GPU is on which" in str(remark) for remark in built.remarks)

@@ -50,10 +50,11 @@ def test_bytes_that_are_no_utf8_are_shown_and_said() -> None:
     [
         (b"", "is empty"),
         (b"  \n\t\n", "is empty"),
-        (gzip.compress(b"hello"), "archive (gzip)"),
+        (gzip.compress(b"hello", mtime=0), "archive (gzip)"),
         (b"PK\x03\x04rest", "archive (zip)"),
         (b"GPU0\nabc\x00def", "x:2: a NUL byte (byte 8)"),
     ],
+    ids=["nothing", "blanks", "gzip", "zip", "binary"],
 )
 def test_what_is_no_text_is_refused(raw: bytes, words: str) -> None:
     with pytest.raises(InputError) as caught:
