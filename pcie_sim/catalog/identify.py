@@ -136,7 +136,7 @@ class _Names:
         own = self.memory.get(name)
         if own is None:
             return True
-        wanted = [size * 2**30 for size in sizes] + ([memory] if memory else [])
+        wanted = [size * 2**30 for size in sizes if size > 0] + ([memory] if memory else [])
         return all(abs(own / size - 1) <= _SIZE_SLACK for size in wanted)
 
     def owner(self, key: str, names: Sequence[str]) -> str:

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from functools import lru_cache, wraps
 from importlib import import_module
 from typing import Any
+
+from pydantic import ValidationError
 
 from pcie_sim.errors import InputError
 from pcie_sim.importers.facts import BoxFacts
 from pcie_sim.importers.source import Remark, SourceText, quoted
 from pcie_sim.specs.machine import TopologySpec
 from pcie_sim.specs.measurement import MeasurementSet
+from pcie_sim.specs.messages import readable
 from pcie_sim.specs.model import ModelSpec
 
 
@@ -104,8 +107,17 @@ def importer(name: str, title: str, *, sniff: Sniff, whole: bool = False) -> Cal
     """Register the decorated ``read`` as the importer called ``name``; ``title`` is what people know the format by."""
 
     def add(read: Read) -> Read:
-        FORMATS[name] = Format(name, title, sniff, read, whole)
-        return read
+        @wraps(read)
+        def checked(source: SourceText) -> Imported:
+            try:
+                return read(source)
+            except ValidationError as exc:  # a figure that no spec can hold
+                first = exc.errors(include_url=False, include_context=False)[0]
+                key = ".".join(str(part) for part in first["loc"][-2:])
+                raise source.error(f"{title}: a value that cannot be ({key}: {readable(first)[:120]}); the file is damaged there") from exc
+
+        FORMATS[name] = Format(name, title, sniff, checked, whole)
+        return checked
 
     return add
 

@@ -49,6 +49,9 @@ def copy_rows(matrix: MatrixFact, arm: str, *, counts: str = "total", skip: Iter
         for j, value in zip(matrix.labels, row, strict=True):
             if i == j or not isinstance(value, float) or (i, j) in left:
                 continue
+            rate = round(value / 1e9, 9)
+            if rate <= 0:
+                continue  # a damaged figure: less than a byte a second
             one = (f"gpu{j}", f"gpu{i}") if matrix.access == "read" else (f"gpu{i}", f"gpu{j}")
             found.append(
                 MeasuredRow(
@@ -57,7 +60,7 @@ def copy_rows(matrix: MatrixFact, arm: str, *, counts: str = "total", skip: Iter
                     access="read" if matrix.access == "read" else "write",
                     counts="each" if counts == "each" else "total",
                     metric="rate",
-                    value=round(value / 1e9, 9),
+                    value=rate,
                     unit="GB/s",
                     quality="doubtful" if counts == "each" else "good",
                 )

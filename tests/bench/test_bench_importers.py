@@ -52,3 +52,14 @@ def test_twice_the_text_takes_about_twice_as_long(name: str) -> None:
         return run
 
     assert ratio(reading(60), reading(240), 5) < 8, "four times as much"
+
+
+def test_a_full_examination_costs_a_few_dozen_predictions() -> None:
+    """22 checks, two sick runs explained by some thirty states of the box each, against one plain report of the box."""
+    from pcie_sim.doctor import diagnose
+    from pcie_sim.importers.relate import Related
+    from pcie_sim.report.box import box_document
+    from pcie_sim.topology import load_topology
+
+    box = load_topology("rtx-pro-6000-16x-turin-4switch-star")
+    assert ratio(lambda: box_document(box), lambda: diagnose(box, Related()), 5) < 20

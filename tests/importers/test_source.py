@@ -12,8 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pcie_sim.errors import InputError
-from pcie_sim.importers import formats
-from pcie_sim.importers.source import MAX_BYTES, MAX_LINE, quoted, read_source, source_of
+from pcie_sim.importers import FORMATS, Imported, formats
+from pcie_sim.importers.imported import importer
+from pcie_sim.importers.source import MAX_BYTES, MAX_LINE, SourceText, quoted, read_source, source_of
+from pcie_sim.specs.model import ModelSpec
 
 
 def test_lines_keep_their_numbers_through_colours_fences_and_line_ends() -> None:
@@ -103,3 +105,13 @@ def test_formats_are_asked_in_one_order_whatever_was_imported_first() -> None:
     names = list(formats())
     assert names[0] == "pcie-sim"
     assert names.index("nvidia-smi-topo") < names.index("nccl-tests")
+
+
+def test_a_figure_that_no_spec_can_hold_is_bad_input() -> None:
+    @importer("never", "a format of this test", sniff=lambda _source: None)
+    def read(source: SourceText) -> Imported:
+        return Imported(source.name, ("never",), model=ModelSpec.model_validate({"hidden_size": -1}))
+
+    FORMATS.pop("never")
+    with pytest.raises(InputError, match="x: a format of this test: a value that cannot be"):
+        read(source_of("text", "x"))
