@@ -27,7 +27,7 @@ from pcie_sim.importers.state import settings_of
 from pcie_sim.specs.base import build
 from pcie_sim.specs.gpu import PcieLink
 from pcie_sim.specs.machine import MAX_NODES, TopologySpec
-from pcie_sim.specs.part import SwitchPart
+from pcie_sim.specs.part import SocketPart, SwitchPart
 
 _MOST_TEXT = 900
 _MOST_TEXTS = 60
@@ -70,6 +70,7 @@ def build_box(files: Sequence[Imported], *, gpu: str | None = None, name: str | 
     gpus = parts_.gpu_parts(sketch, found, by_node, asked)
     sockets = parts_.socket_parts(sketch, found.host)
     gpu_links, switches, switch_links = _links_and_switches(sketch, gpus, dict(zip([s.name for s in sketch.gpus()], by_node, strict=True)))
+    _fit_lanes(sketch, sockets, gpu_links, switch_links)
     settings, settings_remarks = settings_of(found, sketch)
     nics = {spot.name: parts_.nic_part(spot.device) for spot in sketch.spots if spot.kind == "nic" and spot.device is not None}
     peers, peer_remarks = _peers(sketch, gpus, sockets)
@@ -259,6 +260,17 @@ def _links_and_switches(sketch: Sketch, gpus: Parts, facts: dict[str, GpuFact | 
     for part, names in guessed.items():
         switches.assume(f"switch chip of {parts_.span(names)}: not said or not in the catalog; {part} assumed")
     return gpu_links, switches, switch_links
+
+
+def _fit_lanes(sketch: Sketch, sockets: Parts, gpu_links: Links, switch_links: Links) -> None:
+    """Cards and switches on root ports share the lanes of their processor (desktop processors have few)."""
+    for socket in sketch.sockets.values():
+        lanes = catalog.load_typed_part(sockets.of[socket.name], SocketPart).lanes
+        if lanes is None:
+            continue
+        tops = [spot for port in socket.children for spot in port.children]
+        for links, kinds in ((gpu_links, ("gpu", "nic")), (switch_links, ("switch",))):
+            links.fit([spot for spot in tops if spot.kind in kinds], lanes, sockets.of[socket.name])
 
 
 def _switch_gen(spot: Spot, links: Links) -> int:

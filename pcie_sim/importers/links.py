@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from pcie_sim import catalog
@@ -27,6 +28,8 @@ class Links:
     of: dict[str, PcieLink] = field(default_factory=dict)
     assumed: dict[tuple[str, str], list[str]] = field(default_factory=dict)
     remarks: list[Remark] = field(default_factory=list)
+    open_width: set[str] = field(default_factory=set)
+    """Nodes whose width no file says."""
 
     def decide(self, spot: Spot, own: PcieLink, fact: GpuFact | None, whose: str) -> None:
         """The link of ``spot`` whose part offers ``own``.
@@ -52,12 +55,34 @@ class Links:
         if rate is not None and (gen is None or width is None):
             classed = self._of_class(spot, own, rate, LinkFact(gen, width), whose)
             gen, width = (classed.gen, classed.width) if classed is not None else (gen, width)
+        if width is None:
+            self.open_width.add(spot.name)
         self._say(spot, own, gen, width, whose, idle=idle)
         if gen is not None and gen > own.gen:
             text = f"a link of Gen{gen}, but {whose} has Gen{own.gen}: Gen{own.gen} taken (a file edited by hand, or another device)"
             self.assumed.setdefault((text, "conflict"), []).append(spot.name)
             gen = own.gen
         self.of[spot.name] = PcieLink.model_validate({"gen": gen or own.gen, "width": width or own.width})
+
+    def fit(self, spots: Sequence[Spot], lanes: int, whose: str) -> None:
+        """No more lanes on one socket than its processor has for cards: what no file says is narrowed to an equal split."""
+        loose = [spot for spot in spots if spot.name in self.open_width]
+        told = sum(self.of[spot.name].width for spot in spots if spot.name not in self.open_width and spot.name in self.of)
+        if not loose or told + sum(self.of[spot.name].width for spot in loose) <= lanes:
+            return
+        share = max((width for width in WIDTHS if width * len(loose) <= max(lanes - told, len(loose))), default=1)
+        narrowed = [spot.name for spot in loose if self.of[spot.name].width > share]
+        for name in narrowed:
+            self.of[name] = PcieLink.model_validate({"gen": self.of[name].gen, "width": share})
+        for key, names in list(self.assumed.items()):
+            kept = [name for name in names if name not in narrowed or "not said" not in key[0]]
+            moved = [name for name in names if name not in kept]
+            if moved:
+                what = "width not said; x" if key[0].startswith("width") else f"not said; gen{self.of[moved[0]].gen} x"
+                text = f"{what}{share} assumed: {whose} has {lanes} lanes for cards, and no file says how they are split"
+                self.assumed[key] = kept
+                self.assumed.setdefault((text, "assumed"), []).extend(moved)
+        self.assumed = {key: names for key, names in self.assumed.items() if names}
 
     def _of_class(self, spot: Spot, own: PcieLink, rate: float, known: LinkFact, whose: str) -> LinkFact | None:
         """Generation and width by NCCL's class: all lanes at a lower generation where one fits, else fewer lanes at the part's own."""

@@ -242,6 +242,6 @@ def sketch_flat(gpus: Sequence[GpuFact], host: HostFact | None, cpus: Sequence[C
         sketch.remarks.append(Remark("assumed", text))
     for index, (gpu, numa) in enumerate(zip(gpus, numas, strict=True)):
         number = index * count // len(gpus) if halves else by_numa.get(numa, 0)
-        sketch.cpu_of.setdefault(number, next((cpu for cpu in nodes if cpu.numa == numa), CpuFact("cpu")))
+        sketch.cpu_of.setdefault(number, next((cpu for cpu in nodes if plan.socket_of[cpu.key] == number), CpuFact("cpu")))
         sketch.add("gpu", sketch.add("root_port", sketch.socket(number)), gpu=gpu, numa=numa)
     return sketch

@@ -86,6 +86,8 @@ class SocketPart(Spec):
     """Interconnect part that joins two of its kind; None: it stands alone in a box."""
     root_port: PcieLink
     """What one of its root ports offers."""
+    lanes: Annotated[int, Field(ge=4, le=512)] | None = None
+    """PCIe lanes for cards, those of a chipset left out; where they are few enough to tell how slots are split."""
     memory_bandwidth: Quantity
     """Achievable host-memory bandwidth for device traffic, B/s, reads and writes together."""
     p2p_flow_rate: Quantity

@@ -183,3 +183,17 @@ def test_gpus_that_no_file_places_stand_on_both_sockets() -> None:
     parents = [built.spec.nodes[str(built.spec.nodes[f"gpu{i}"].parent)].parent for i in range(8)]
     assert parents == ["cpu0"] * 4 + ["cpu1"] * 4
     assert any("the host has 2 sockets, but no file says which GPU is on which" in str(remark) for remark in built.remarks)
+
+
+def test_two_cards_on_a_desktop_processor_share_its_lanes() -> None:
+    """Socket AM5 has 24 lanes for cards: two x16 cards train to x8 each (board manuals: x16/x0 or x8/x8)."""
+    cpu = CpuFact("numa0", numa=0, name="AMD Ryzen 9 7950X 16-Core Processor", vendor="AuthenticAMD")
+    lists = Imported("L.txt", ("nvidia-smi",), BoxFacts(gpus=tuple(GpuFact(i, NAME) for i in range(2)), cpus=(cpu,)))
+    built = build_box([lists])
+    assert [str(built.spec.nodes[f"gpu{i}"].link) for i in range(2)] == ["gen=4 width=8"] * 2
+    assert any("not said; gen4 x8 assumed: epyc-4004 has 24 lanes for cards" in str(remark) for remark in built.remarks)
+    one = Imported("L.txt", ("nvidia-smi",), BoxFacts(gpus=(GpuFact(0, NAME),), cpus=(cpu,)))
+    assert str(build_box([one]).spec.nodes["gpu0"].link) == "gen=4 width=16"
+    seen = tuple(GpuFact(i, NAME, link=LinkFact(4, 16)) for i in range(2))
+    told = Imported("q.txt", ("nvidia-smi",), BoxFacts(gpus=seen, cpus=(cpu,)))
+    assert str(build_box([told]).spec.nodes["gpu1"].link) == "gen=4 width=16", "what a file says stays"
