@@ -73,5 +73,5 @@ imports: $(DEV)
 	$(VENV)/bin/lint-imports --no-logo
 
 clean:
-	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis .benchmarks demo.png
+	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis .benchmarks demo.png fuzz-crash-*.txt
 	find pcie_sim tests -name __pycache__ -type d -prune -exec rm -rf {} +
