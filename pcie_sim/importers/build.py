@@ -23,7 +23,7 @@ from pcie_sim.importers.parts import Parts
 from pcie_sim.importers.relate import Related, relate
 from pcie_sim.importers.sketch import MOST_GPUS, Sketch, Spot, sketch_flat, sketch_tree
 from pcie_sim.importers.source import Remark
-from pcie_sim.importers.state import settings_of
+from pcie_sim.importers.state import settings_of, settings_over
 from pcie_sim.specs.base import build
 from pcie_sim.specs.gpu import PcieLink
 from pcie_sim.specs.machine import MAX_NODES, TopologySpec
@@ -54,9 +54,10 @@ def build_box(files: Sequence[Imported], *, gpu: str | None = None, name: str | 
         InputError: no GPUs in any file, an unknown GPU, more than one topology file.
     """
     asked = parts_.checked(gpu)
-    specs = [one for one in files if one.topology is not None]
-    if specs:
-        return _from_spec(specs, files, name)
+    own = next((one for one in files if one.topology is not None), None)
+    if own is not None and own.topology is not None:
+        spec = own.topology if name is None else own.topology.model_copy(update={"name": name})
+        return box_over(spec, [one for one in files if one is not own], gpu=gpu)
     found = gather(files)
     numbers = number(found)
     found.remarks += numbers.remarks
@@ -104,15 +105,22 @@ def build_box(files: Sequence[Imported], *, gpu: str | None = None, name: str | 
     return BuiltBox(spec, related, remarks)
 
 
-def _from_spec(specs: Sequence[Imported], files: Sequence[Imported], name: str | None) -> BuiltBox:
-    if len(specs) > 1:
-        raise InputError(f"{specs[1].source}: a second topology file beside {specs[0].source}; give one")
-    spec = specs[0].topology
-    assert spec is not None  # noqa: S101 - chosen for having one
-    if name is not None:
-        spec = spec.model_copy(update={"name": name})
-    related = relate(spec, [one for one in files if one.topology is None])
-    return BuiltBox(spec, related, related.remarks)
+def box_over(spec: TopologySpec, files: Sequence[Imported], *, gpu: str | None = None) -> BuiltBox:
+    """A box that a topology file describes, with what ``files`` say of it: its tree stays, the library's state is the files'.
+
+    Raises:
+        InputError: a second topology file, or a GPU model for a box that names its own.
+    """
+    second = next((one for one in files if one.topology is not None), None)
+    if second is not None:
+        raise InputError(f"{second.source}: a second topology file beside {spec.name}; give one")
+    if gpu is not None:
+        raise InputError(f"--gpu {gpu[:40]}: {spec.name} names its GPUs; --gpu is for files of other programs that do not")
+    found = gather(files)
+    settings, changes = settings_over(spec.settings, found)
+    spec = spec.model_copy(update={"settings": settings})
+    related = relate(spec, files, gathered=found)
+    return BuiltBox(spec, related, tuple(dict.fromkeys((*found.remarks, *related.remarks, *changes))))
 
 
 _MAKERS = (("nvidia", 0x10DE), ("amd", 0x1002), ("intel", 0x8086))

@@ -44,6 +44,11 @@ def bus_id_of_int(text: str) -> str | None:
     return f"{domain:04x}:{bus:02x}:{device:02x}.{function}" if function < 8 and device < 32 else None
 
 
+def bus_key(bus: str) -> tuple[int, ...]:
+    """A bus id as numbers, for sorting."""
+    return tuple(int(part, 16) for part in bus.replace(".", ":").split(":"))
+
+
 @dataclass(frozen=True)
 class LinkFact:
     """A PCIe link or port; None: not said."""
@@ -58,6 +63,13 @@ class LinkFact:
 
     def __str__(self) -> str:
         return f"Gen{self.gen if self.gen is not None else '?'} x{self.width if self.width is not None else '?'}"
+
+
+def either(first: LinkFact | None, second: LinkFact | None) -> LinkFact | None:
+    """``first`` with what only ``second`` says."""
+    if first is None or second is None:
+        return first or second
+    return LinkFact(first.gen if first.gen is not None else second.gen, first.width if first.width is not None else second.width)
 
 
 def link_fact(speed: str | float | None, width: str | int | None) -> LinkFact | None:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
-from pcie_sim.importers.facts import BoxFacts, CclFact, CpuFact, DeviceFact, GpuFact, HostFact, LinkFact, MatrixFact
+from pcie_sim.importers.facts import BoxFacts, CclFact, CpuFact, DeviceFact, GpuFact, HostFact, LinkFact, MatrixFact, either
 from pcie_sim.importers.imported import Imported, Launch
 from pcie_sim.importers.source import Remark
 from pcie_sim.specs.measurement import MeasurementSet
@@ -43,9 +43,9 @@ class Gathered:
 def gather(files: Sequence[Imported]) -> Gathered:
     """Put the facts of ``files`` together. The first tree in :data:`TREE_RANK` is the tree; others fill what it leaves open."""
     found = Gathered(sources=[one.source for one in files])
-    trees = [one for one in files if any(device.kind == "gpu" for device in one.box.devices)]
+    trees = [one for one in files if _draws(one)]
     trees.sort(key=_rank)
-    bare = [one for one in files if one not in trees]
+    bare = [one for one in files if not _draws(one)]
     for one in trees:
         _add_tree(found, one)
     for one in (*trees, *bare):
@@ -53,6 +53,10 @@ def gather(files: Sequence[Imported]) -> Gathered:
     if found.host is not None and (found.host.cpu_name or found.host.family is not None):
         found.cpus = tuple(_without_device(cpu) for cpu in found.cpus)
     return found
+
+
+def _draws(one: Imported) -> bool:
+    return any(device.kind == "gpu" for device in one.box.devices)
 
 
 def _rank(one: Imported) -> int:
@@ -143,19 +147,13 @@ def _filled(mine: DeviceFact, other: DeviceFact, found: Gathered, source: str) -
     if now is not None and then is not None and now.width is not None and then.width is not None and now.width != then.width:
         found.remarks.append(Remark("conflict", f"{mine.key}: x{then.width}; {first} says x{now.width}, which is kept", source, other.line))
     merged: DeviceFact = _fill(mine, other, ("key", "parent", "cpu", "kind", "role", "link", "link_max", "line"))
-    return replace(merged, link=_faster(_link(now, then), then), link_max=_link(mine.link_max, other.link_max))
+    return replace(merged, link=_faster(either(now, then), then), link_max=either(mine.link_max, other.link_max))
 
 
 def _faster(mine: LinkFact | None, other: LinkFact | None) -> LinkFact | None:
     if mine is None or other is None or mine.gen is None or other.gen is None:
         return mine
     return replace(mine, gen=max(mine.gen, other.gen))
-
-
-def _link(mine: LinkFact | None, other: LinkFact | None) -> LinkFact | None:
-    if mine is None or other is None:
-        return mine or other
-    return LinkFact(mine.gen if mine.gen is not None else other.gen, mine.width if mine.width is not None else other.width)
 
 
 def _compare_trees(found: Gathered, one: Imported) -> None:

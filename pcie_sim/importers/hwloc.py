@@ -7,14 +7,13 @@ bridge (0-1) a root port, then upstream and downstream ports of switches in turn
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from pcie_sim.importers.facts import BoxFacts, BridgeRole, CpuFact, DeviceFact, DeviceKind, HostFact, LinkFact, bus_id
 from pcie_sim.importers.imported import Imported, importer
 from pcie_sim.importers.source import Remark, RemarkKind, SourceText
-from pcie_sim.importers.xml_safe import Node, bit_ranges, id_pair, mask_bits, parse_xml, root_of, walk, whole_number
+from pcie_sim.importers.xml_safe import Counted, Node, bit_ranges, id_pair, mask_bits, parse_xml, root_of, walk, whole_number
 
 MOST_DEVICES = 4096
 MOST_GPUS = 512
@@ -44,8 +43,7 @@ class _Place:
 
 
 @dataclass
-class _Reading:
-    source: SourceText
+class _Reading(Counted):
     packages: list[tuple[int, int, Node]] = field(default_factory=list)
     """(number, CPU mask, object)."""
     numas: list[tuple[int, int]] = field(default_factory=list)
@@ -59,13 +57,6 @@ class _Reading:
     """What a speed may mean -> devices."""
     near: dict[int, tuple[str | None, str]] = field(default_factory=dict)
     """CPU mask -> CPU entry, and what was assumed for it."""
-    counts: Counter[str] = field(default_factory=Counter)
-    first: dict[str, int] = field(default_factory=dict)
-
-    def count(self, what: str, line: int) -> None:
-        """One more thing that one remark with a number tells of."""
-        self.counts[what] += 1
-        self.first.setdefault(what, line)
 
 
 def sniff(source: SourceText) -> int | None:

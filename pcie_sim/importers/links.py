@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from pcie_sim import catalog
-from pcie_sim.importers.facts import WIDTHS, GpuFact, LinkFact
+from pcie_sim.importers.facts import WIDTHS, GpuFact, LinkFact, either
 from pcie_sim.importers.parts import span
 from pcie_sim.importers.sketch import Spot
 from pcie_sim.importers.source import Remark
@@ -39,9 +39,9 @@ class Links:
         from the class that NCCL's log gives the link, where there is one; the rest is the part's.
         """
         device, port = spot.device, spot.port
-        current = _both(device.link if device is not None else None, fact.link if fact is not None else None)
-        current = _both(current, port.link if port is not None else None)
-        mine = _both(device.link_max if device is not None else None, fact.link_max if fact is not None else None)
+        current = either(device.link if device is not None else None, fact.link if fact is not None else None)
+        current = either(current, port.link if port is not None else None)
+        mine = either(device.link_max if device is not None else None, fact.link_max if fact is not None else None)
         theirs = port.link_max if port is not None else None
         gen = _least(mine.gen if mine is not None else None, theirs.gen if theirs is not None else None)
         idle = False
@@ -132,12 +132,6 @@ class Links:
             word = "uplink" if names[0].startswith("sw") else "link"
             found.append(Remark("conflict" if kind == "conflict" else "assumed", f"{word} of {span(names)}: {text}"))
         return [*self.remarks, *found]
-
-
-def _both(first: LinkFact | None, second: LinkFact | None) -> LinkFact | None:
-    if first is None or second is None:
-        return first or second
-    return LinkFact(first.gen if first.gen is not None else second.gen, first.width if first.width is not None else second.width)
 
 
 def _least(first: int | None, second: int | None) -> int | None:

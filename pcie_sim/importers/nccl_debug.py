@@ -6,12 +6,11 @@ import re
 from collections.abc import Collection, Sequence
 from typing import Any
 
-from pcie_sim.importers.facts import BoxFacts, GpuFact
+from pcie_sim.importers.facts import BoxFacts, GpuFact, bus_key
 from pcie_sim.importers.imported import Imported, importer
 from pcie_sim.importers.nccl_comm import OPS, Comm
 from pcie_sim.importers.nccl_text import Notes, ccl_version, environment, log_parts
 from pcie_sim.importers.nccl_tree import TreeReader, TuningTable, starts_tree
-from pcie_sim.importers.numbering import bus_key
 from pcie_sim.importers.source import SourceText
 
 MAX_COMMS = 256

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from pcie_sim.importers.facts import BoxFacts, BridgeRole, CpuFact, DeviceFact, DeviceKind, LinkFact, bus_id, link_fact
 from pcie_sim.importers.imported import Imported, importer
 from pcie_sim.importers.source import Remark, RemarkKind, SourceText
-from pcie_sim.importers.xml_safe import Node, bit_ranges, id_pair, mask_bits, parse_xml, root_of, walk, whole_number
+from pcie_sim.importers.xml_safe import Counted, Node, bit_ranges, id_pair, mask_bits, parse_xml, root_of, walk, whole_number
 
 MOST_DEVICES = 4096
 MOST_GPUS = 512
@@ -25,8 +25,7 @@ _ROOT_TAG = "system"
 
 
 @dataclass
-class _Reading:
-    source: SourceText
+class _Reading(Counted):
     devices: dict[str, DeviceFact] = field(default_factory=dict)
     nodes: dict[str, Node] = field(default_factory=dict)
     """Device key -> its element."""
@@ -35,16 +34,9 @@ class _Reading:
     virtual_nets: dict[str, int] = field(default_factory=dict)
     pcilinks: list[tuple[str, str]] = field(default_factory=list)
     gdr: dict[str, bool] = field(default_factory=dict)
-    counts: Counter[str] = field(default_factory=Counter)
-    first: dict[str, int] = field(default_factory=dict)
     rccl: bool = False
     unknown_tag: str = ""
     remarks: list[Remark] = field(default_factory=list)
-
-    def count(self, what: str, line: int) -> None:
-        """One more thing that one remark with a number tells of."""
-        self.counts[what] += 1
-        self.first.setdefault(what, line)
 
 
 def sniff(source: SourceText) -> int | None:

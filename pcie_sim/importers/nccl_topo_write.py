@@ -13,7 +13,7 @@ from xml.sax.saxutils import quoteattr  # writes only: nothing is parsed with it
 
 from pcie_sim import catalog
 from pcie_sim.errors import InputError
-from pcie_sim.importers.facts import GENERATION_OF_GT, bus_id
+from pcie_sim.importers.facts import GENERATION_OF_GT, bus_id, bus_key
 from pcie_sim.specs.gpu import PcieLink
 from pcie_sim.specs.machine import NodeSpec, TopologySpec
 from pcie_sim.specs.part import InterconnectPart, NicPart, SocketPart, SwitchPart
@@ -78,16 +78,12 @@ def _plan(spec: TopologySpec) -> _Plan:
     gpus = [name for name, node in spec.nodes.items() if node.kind == "gpu"]
     known = {name: bus for name in gpus if (bus := bus_id(spec.nodes[name].bus or "")) is not None}
     if len(known) == len(gpus) == len(set(known.values())):
-        gpus.sort(key=lambda name: _bus_key(known[name]))
+        gpus.sort(key=lambda name: bus_key(known[name]))
     else:
         known = {}
     plan.rank = {name: place for place, name in enumerate(gpus)}
     _give_buses(plan, known)
     return plan
-
-
-def _bus_key(bus: str) -> tuple[int, ...]:
-    return tuple(int(part, 16) for part in bus.replace(".", ":").split(":"))
 
 
 def _give_buses(plan: _Plan, known: dict[str, str]) -> None:

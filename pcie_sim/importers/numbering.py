@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from pcie_sim.catalog import identify
-from pcie_sim.importers.facts import GpuFact
+from pcie_sim.importers.facts import GpuFact, bus_key
 from pcie_sim.importers.gather import Gathered
 from pcie_sim.importers.source import Remark
 
@@ -31,11 +31,6 @@ class Numbers:
     count: int | None
     names: tuple[str, ...] = ()
     remarks: tuple[Remark, ...] = field(default=())
-
-
-def bus_key(bus: str) -> tuple[int, ...]:
-    """A bus id as numbers, for sorting."""
-    return tuple(int(part, 16) for part in bus.replace(".", ":").split(":"))
 
 
 def number(found: Gathered) -> Numbers:

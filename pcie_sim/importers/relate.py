@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from pcie_sim.importers.facts import CclFact, DeviceFact, GpuFact, HostFact, MatrixFact, bus_id
+from pcie_sim.importers.facts import CclFact, DeviceFact, GpuFact, HostFact, MatrixFact, bus_id, bus_key
 from pcie_sim.importers.gather import Gathered, gather
 from pcie_sim.importers.imported import Imported, Launch
-from pcie_sim.importers.numbering import Numbers, bus_key, number
+from pcie_sim.importers.numbering import Numbers, number
 from pcie_sim.importers.source import Remark
 from pcie_sim.specs.machine import TopologySpec
 from pcie_sim.specs.measurement import MeasurementSet
@@ -197,5 +197,5 @@ def _bus_order(spec: TopologySpec) -> list[str]:
     gpus = [name for name, node in spec.nodes.items() if node.kind == "gpu"]
     keys = {name: bus_id(spec.nodes[name].bus or "") for name in gpus}
     if all(key is not None for key in keys.values()):
-        gpus.sort(key=lambda name: tuple(int(part, 16) for part in (keys[name] or "").replace(".", ":").split(":")))
+        gpus.sort(key=lambda name: bus_key(keys[name] or ""))
     return gpus

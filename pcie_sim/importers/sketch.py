@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from pcie_sim.errors import InputError
-from pcie_sim.importers.facts import CpuFact, DeviceFact, GpuFact, HostFact
+from pcie_sim.importers.facts import CpuFact, DeviceFact, GpuFact, HostFact, bus_key
 from pcie_sim.importers.gather import Gathered
 from pcie_sim.importers.sockets import plan_sockets
 from pcie_sim.importers.source import Remark
@@ -201,13 +201,9 @@ def _rename_in_order(sketch: Sketch) -> None:
     """GPUs are numbered in bus order, which is the order of nvidia-smi and of the collective library's ranks."""
     gpus = sketch.gpus()
     if all(spot.bus is not None for spot in gpus):
-        gpus.sort(key=lambda spot: _bus_key(spot.bus or ""))
+        gpus.sort(key=lambda spot: bus_key(spot.bus or ""))
     for index, spot in enumerate(gpus):
         spot.name = f"gpu{index}"
-
-
-def _bus_key(bus: str) -> tuple[int, ...]:
-    return tuple(int(part, 16) for part in bus.replace(".", ":").split(":"))
 
 
 def _add_bridges(sketch: Sketch) -> None:

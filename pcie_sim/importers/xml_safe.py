@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -29,6 +30,20 @@ _ROOT = re.compile(r"<([A-Za-z_][A-Za-z0-9_.-]{0,60})(?=[\s/>])")
 _JUNK_AFTER_ROOT = 9
 _CUT = {3: "no element found", 5: "unclosed token", 20: "unclosed CDATA section"}
 """Numbers of expat's errors (expat.h) that mean that the file ends too early."""
+
+
+@dataclass
+class Counted:
+    """Reading a file: things of which one remark with a number tells, and the line of the first."""
+
+    source: SourceText
+    counts: Counter[str] = field(default_factory=Counter, kw_only=True)
+    first: dict[str, int] = field(default_factory=dict, kw_only=True)
+
+    def count(self, what: str, line: int) -> None:
+        """One more of ``what``."""
+        self.counts[what] += 1
+        self.first.setdefault(what, line)
 
 
 @dataclass

@@ -10,12 +10,10 @@ from typing import Any
 from pcie_sim import catalog
 from pcie_sim.errors import InputError
 from pcie_sim.importers import Imported, Launch, Remark, SourceText, read_any, read_source
-from pcie_sim.importers.build import BuiltBox, build_box
+from pcie_sim.importers.build import BuiltBox, box_over, build_box
 from pcie_sim.importers.facts import MatrixFact
-from pcie_sim.importers.gather import gather
 from pcie_sim.importers.matrix_tree import pair_words
-from pcie_sim.importers.relate import Related, RelatedMatrix, relate
-from pcie_sim.importers.state import settings_over
+from pcie_sim.importers.relate import Related, RelatedMatrix
 from pcie_sim.results.base import Result, plain
 from pcie_sim.specs.measurement import MeasurementSet
 from pcie_sim.specs.model import ModelSpec
@@ -268,21 +266,10 @@ def load_box(topology: Where | Sequence[Where], logs: Iterable[Where] = (), *, g
     ]
     more = [path_text(one, "logs") for one in logs]
     if len(first) == 1 and (not catalog.is_path(first[0]) or first[0].lower().endswith(YAML)):
-        box = hinted(first[0], lambda: _load_topology(first[0]))
-        files = read_files(more) if more else ()
-        if gpu is not None:
-            raise InputError(f"--gpu {gpu[:40]}: {box.name} names its GPUs; --gpu is for files of other programs that do not")
-        about = [one for one in files if one.topology is None]
-        found = gather(about)
-        settings, changes = settings_over(box.settings, found)
-        spec = box.spec.model_copy(update={"settings": settings})
-        box = from_spec(spec, source=box.name) if settings != box.settings else box
-        related = relate(box.spec, about, gathered=found)
-        conflicts = [remark for one in related.matrices if one.matrix.kind == "path" for remark in path_conflicts(box, one)]
-        own = tuple(remark for one in files for remark in one.remarks)
-        every = (*own, *found.remarks, *related.remarks, *changes, *conflicts)
-        return box, replace(related, remarks=tuple(dict.fromkeys(every)))
-    built = build_box(read_files([*first, *more]), gpu=gpu)
+        own = hinted(first[0], lambda: _load_topology(first[0]))
+        built = box_over(own.spec, read_files(more) if more else (), gpu=gpu)
+    else:
+        built = build_box(read_files([*first, *more]), gpu=gpu)
     box, related, remarks = _checked(built)
     return box, replace(related, remarks=remarks)
 

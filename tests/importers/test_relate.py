@@ -7,12 +7,14 @@ from typing import Any
 
 import pytest
 
+from pcie_sim.errors import InputError
 from pcie_sim.importers import Imported
 from pcie_sim.importers.build import build_box
 from pcie_sim.importers.facts import BoxFacts, CclFact, CpuFact, DeviceFact, GpuFact, HostFact, LinkFact, MatrixFact
 from pcie_sim.importers.relate import relate
+from pcie_sim.importers.write import topology_text
 from pcie_sim.specs.measurement import MeasurementSet
-from pcie_sim.study import load_box
+from pcie_sim.study import import_any, load_box
 from pcie_sim.topology import load_topology
 
 BUSES = tuple(f"0000:{bus:02x}:00.0" for bus in (0x06, 0x07, 0x75, 0x76, 0x84, 0x85, 0xF4, 0xF5))
@@ -197,3 +199,22 @@ def test_two_cards_on_a_desktop_processor_share_its_lanes() -> None:
     seen = tuple(GpuFact(i, NAME, link=LinkFact(4, 16)) for i in range(2))
     told = Imported("q.txt", ("nvidia-smi",), BoxFacts(gpus=seen, cpus=(cpu,)))
     assert str(build_box([told]).spec.nodes["gpu1"].link) == "gen=4 width=16", "what a file says stays"
+
+
+def test_a_topology_file_and_a_log_make_one_box_however_they_are_given(tmp_path: Path) -> None:
+    """The same through `import_any`, `topology import` and the doctor's loader; one topology file, and no --gpu over it."""
+    shipped = load_topology("rtx-pro-6000-8x-2switch")
+    (tmp_path / "box.yaml").write_text(topology_text(shipped.spec), encoding="utf-8")
+    (tmp_path / "nccl.log").write_text(LOG, encoding="utf-8")
+    files = [tmp_path / "box.yaml", tmp_path / "nccl.log"]
+    found = import_any(*files).topology
+    assert found is not None
+    for box in (found, load_box(files[0], files[1:])[0], load_box("rtx-pro-6000-8x-2switch", files[1:])[0]):
+        assert (box.settings.ccl.version, box.settings.p2p) == ("2.22.3", "on")
+        assert box.transport("gpu0", "gpu7").kind == "P2P"
+    for twice in (lambda: import_any(files[0], files[0]), lambda: load_box("rtx-pro-6000-8x-2switch", [files[0]])):
+        with pytest.raises(InputError, match="a second topology file"):
+            twice()
+    for over in (lambda: import_any(files[0], gpu="l40s"), lambda: load_box(files[0], gpu="l40s")):
+        with pytest.raises(InputError, match=r"--gpu l40s: .* names its GPUs"):
+            over()
