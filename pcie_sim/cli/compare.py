@@ -77,14 +77,15 @@ def compare(
         mem_fraction=mem_fraction,
         max_running=max_running,
     )
-    box = topology if gpu is None else study.load_topology(topology, gpu=gpu)
+    box = study.load_topology(topology, gpu=gpu)
+    spec = study.load_model(question.model)
     if strategies is None and question.strategy is not None:
-        usual = usual_strategies(box, question.model, question.runtime)
+        usual = usual_strategies(box, spec, question.runtime)
         same = parse_strategy(question.strategy).canonical
         strategies = ",".join((question.strategy, *(one for one in usual if parse_strategy(one).canonical != same)))
     found = study.compare(
         box,
-        model=question.model,
+        model=spec,
         runtime=question.runtime,
         strategies=strategies,
         concurrency=concurrency,

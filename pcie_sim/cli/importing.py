@@ -96,15 +96,14 @@ def model(
 ) -> None:
     """Make a model file from a Hugging Face config.json."""
     from pcie_sim.importers import write
-    from pcie_sim.importers.relate import Related
     from pcie_sim.report.files import write_whole
     from pcie_sim.study import imports
 
     check_output(output, reads=[Path(file) for file in files])
     _checked_name(name)
-    spec, remarks = imports.import_model(*files, name=name)
-    result = imports.ImportResult((), None, spec, (), None, Related(), remarks)
-    text = write.model_text(spec)
+    result = imports.import_model(*files, name=name)
+    assert result.model is not None  # noqa: S101 - else refused
+    text = write.model_text(result.model)
     if output is not None:
         wrote(write_whole(output, text.encode(), what="-o"))
     _hand_out(result, text, as_json=json, written=output is not None)

@@ -284,11 +284,13 @@ def model_of_files(*files: Where, name: str | None = None) -> ModelSpec:
     Raises:
         InputError: no model in the files, several, or a file that is missing, broken or incomplete.
     """
-    return import_model(*files, name=name)[0]
+    model = import_model(*files, name=name).model
+    assert model is not None  # noqa: S101 - else refused
+    return model
 
 
-def import_model(*files: Where, name: str | None = None) -> tuple[ModelSpec, tuple[Remark, ...]]:
-    """As :func:`model_of_files`, with the remarks.
+def import_model(*files: Where, name: str | None = None) -> ImportResult:
+    """As :func:`model_of_files`, with the files and the remarks.
 
     Raises:
         InputError: as :func:`model_of_files`.
@@ -315,7 +317,8 @@ def import_model(*files: Where, name: str | None = None) -> tuple[ModelSpec, tup
     if name is not None:
         model = ModelSpec.model_validate({**model.model_dump(by_alias=True), "name": name})
     missing = tuple(text for text in assumed if text not in model.notes)
-    return (model.model_copy(update={"notes": (*model.notes, *missing)}) if missing else model), remarks
+    model = model.model_copy(update={"notes": (*model.notes, *missing)}) if missing else model
+    return ImportResult(read, None, model, (), None, Related(), remarks)
 
 
 def _model_files(path: str) -> list[str]:

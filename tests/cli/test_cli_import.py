@@ -188,7 +188,8 @@ def test_a_folder_of_a_model(folder: Path, capsys: Capture) -> None:
         ps.load_model("./My-Model")
     (folder / "config.json").rename(folder / "My-Model" / "config.json")
     assert ps.load_model("./My-Model").hidden_size == 4096
-    run(["model", "import", "./My-Model", "-o", "m.yaml"], capsys)
+    out, _ = run(["model", "import", "./My-Model", "-o", "m.yaml", "--json"], capsys)
+    assert [(one["file"], one["formats"]) for one in json.loads(out)["files"]] == [("config.json", ["hf-config"])]
     assert ps.load_model("m.yaml") == ps.load_model("./My-Model")
 
 
