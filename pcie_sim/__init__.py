@@ -20,10 +20,12 @@ if TYPE_CHECKING:
     from pcie_sim.errors import InputError as InputError
     from pcie_sim.errors import NoDataError as NoDataError
     from pcie_sim.errors import PcieSimError as PcieSimError
+    from pcie_sim.study import calibrate as calibrate
     from pcie_sim.study import collective as collective
     from pcie_sim.study import compare as compare
     from pcie_sim.study import flows as flows
     from pcie_sim.study import import_any as import_any
+    from pcie_sim.study import load_calibration as load_calibration
     from pcie_sim.study import load_gpu as load_gpu
     from pcie_sim.study import load_model as load_model
     from pcie_sim.study import load_topology as load_topology
@@ -34,10 +36,12 @@ _HOMES = {
     "InputError": "pcie_sim.errors",
     "NoDataError": "pcie_sim.errors",
     "PcieSimError": "pcie_sim.errors",
+    "calibrate": "pcie_sim.study",
     "collective": "pcie_sim.study",
     "compare": "pcie_sim.study",
     "flows": "pcie_sim.study",
     "import_any": "pcie_sim.study",
+    "load_calibration": "pcie_sim.study",
     "load_gpu": "pcie_sim.study",
     "load_model": "pcie_sim.study",
     "load_topology": "pcie_sim.study",
@@ -50,10 +54,12 @@ __all__ = [
     "NoDataError",
     "PcieSimError",
     "__version__",
+    "calibrate",
     "collective",
     "compare",
     "flows",
     "import_any",
+    "load_calibration",
     "load_gpu",
     "load_model",
     "load_topology",

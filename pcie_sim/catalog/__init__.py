@@ -7,6 +7,10 @@ folder's generated ``_aliases.yaml`` (see :mod:`pcie_sim.catalog.aliases`). Look
 from __future__ import annotations
 
 from pcie_sim.catalog.load import (
+    calibration_names,
+    kernel_profile_names,
+    load_calibration_profile,
+    load_constants,
     load_gpu,
     load_kernel_profile,
     load_model_spec,
@@ -14,6 +18,7 @@ from pcie_sim.catalog.load import (
     load_runtime,
     load_typed_part,
     using_parts,
+    without_replacements,
 )
 from pcie_sim.catalog.lookup import KINDS, Kind, is_path, names, resolve
 from pcie_sim.catalog.shipped import Shipped, shipped_dir, shipped_topology, topology_names
@@ -22,7 +27,11 @@ __all__ = [
     "KINDS",
     "Kind",
     "Shipped",
+    "calibration_names",
     "is_path",
+    "kernel_profile_names",
+    "load_calibration_profile",
+    "load_constants",
     "load_gpu",
     "load_kernel_profile",
     "load_model_spec",
@@ -35,4 +44,5 @@ __all__ = [
     "shipped_topology",
     "topology_names",
     "using_parts",
+    "without_replacements",
 ]

@@ -6,11 +6,11 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import lru_cache
-from typing import Any, TypeVar, cast, get_args
+from typing import TYPE_CHECKING, Any, TypeVar, cast, get_args
 
 from pydantic import BaseModel
 
-from pcie_sim.catalog.lookup import Kind, file_of, resolve
+from pcie_sim.catalog.lookup import Kind, file_of, names, resolve
 from pcie_sim.errors import InputError
 from pcie_sim.specs.base import build
 from pcie_sim.specs.gpu import GpuSpec
@@ -20,11 +20,16 @@ from pcie_sim.specs.model import ModelSpec
 from pcie_sim.specs.part import Part
 from pcie_sim.specs.runtime import RuntimeSpec
 
+if TYPE_CHECKING:
+    from pcie_sim.specs.calibration import CalibrationSpec, ConstantsFile
+
 SpecT = TypeVar("SpecT", bound=BaseModel)
 
 _PARTS: dict[str, type[BaseModel]] = {get_args(part.model_fields["kind"].annotation)[0]: part for part in get_args(get_args(Part)[0])}
 
 
+KERNELS = "kernels-"
+"""Names of kernel profiles begin so; the other profiles are calibrations of boxes."""
 _IN_PLACE: ContextVar[Mapping[str, Part] | None] = ContextVar("parts in place of files", default=None)
 
 
@@ -35,6 +40,16 @@ def using_parts(parts: Mapping[str, Part]) -> Iterator[None]:
     Topologies keep the parts that they were built with: build them inside the block.
     """
     token = _IN_PLACE.set({**(_IN_PLACE.get() or {}), **parts})
+    try:
+        yield
+    finally:
+        _IN_PLACE.reset(token)
+
+
+@contextmanager
+def without_replacements() -> Iterator[None]:
+    """Inside the block the files count, whatever :func:`using_parts` put in their place outside."""
+    token = _IN_PLACE.set(None)
     try:
         yield
     finally:
@@ -75,6 +90,41 @@ def load_kernel_profile(name: str) -> KernelProfile:
         UnknownNameError: no such profile.
     """
     return _load("profiles", resolve("profiles", name), KernelProfile)
+
+
+def kernel_profile_names() -> tuple[str, ...]:
+    """Names of the shipped kernel profiles."""
+    return tuple(name for name in names("profiles") if name.startswith(KERNELS))
+
+
+def calibration_names() -> tuple[str, ...]:
+    """Names of the shipped calibrations of public boxes."""
+    return tuple(name for name in names("profiles") if not name.startswith(KERNELS))
+
+
+def load_calibration_profile(name: str) -> CalibrationSpec:
+    """The calibration of a public box by its name.
+
+    Raises:
+        UnknownNameError: no such profile.
+        InputError: a kernel profile.
+    """
+    from pcie_sim.specs.calibration import CalibrationSpec
+
+    canonical = resolve("profiles", name)
+    if canonical.startswith(KERNELS):
+        raise InputError(f"{canonical} is a profile of kernels, not of a box; known: {', '.join(calibration_names())}")
+    return _load("profiles", canonical, CalibrationSpec)
+
+
+@lru_cache(maxsize=1)
+def load_constants() -> ConstantsFile:
+    """What a calibration fits, and where every fit begins."""
+    from pcie_sim.specs.calibration import ConstantsFile
+
+    path = file_of("profiles", "_constants")
+    text = read_text(path)
+    return build(ConstantsFile, parse_yaml(text, source=str(path)), source=str(path), text=text)
 
 
 def load_part(name: str) -> Part:

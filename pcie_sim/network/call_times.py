@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, Protocol
 
 import numpy as np
 
@@ -44,6 +44,41 @@ class CallTimes:
     transport: str
     sources: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+
+    def booked(self) -> tuple[Booked, ...]:
+        """The time in parts, each with its label, the cause that it varies with, and by how much (standard deviation of ln)."""
+        return (
+            Booked(self.latency_s, self.evidence_latency, "net:latency", self.sigma_latency),
+            Booked(self.bytes_s, self.evidence_bytes, "net:bytes", self.sigma_bytes),
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Booked:
+    """A part of a call's time (s): parts of one ``cause`` vary together, by ``sigma`` (standard deviation of ln)."""
+
+    time_s: Array
+    evidence: Evidence
+    cause: str
+    sigma: Array
+
+
+class CallTimer(Protocol):
+    """:func:`call_times`, or what a calibrated box has in its place."""
+
+    def __call__(
+        self,
+        topology: Topology,
+        call: CollectiveCall,
+        *,
+        gpu_of_rank: Sequence[str],
+        launch: Literal["graph", "eager"] = "graph",
+        algorithm: str = "auto",
+        protocol: str = "auto",
+        custom: CustomAllReduce | None = None,
+    ) -> CallTimes:
+        """Times of ``call`` for all its sizes."""
+        ...
 
 
 def call_times(

@@ -63,15 +63,29 @@ def make_view(placed: Placement, protocol: Protocol, lanes: Lanes | None) -> Vie
     once = max((edge.pass_bytes for edge in edges), default=0.0)
     latency, charge, wait = [edge.latency for edge in edges], [edge.charge for edge in edges], [edge.wait for edge in edges]
     caps = [edge.cap / edge.charge / placed.channels for edge in edges]  # what holds for an edge is cut among its channels
+    more = _last_receive(placed, protocol)
     return View(
         latency=tuple([latency[kind] for kind in kinds.of]),
-        wire=tuple([part / charge[kind] for part, kind in zip(placed.fraction, kinds.of, strict=True)]),
+        wire=tuple([more * part / charge[kind] for part, kind in zip(placed.fraction, kinds.of, strict=True)]),
         caps=tuple([caps[kind] for kind in kinds.of_class]),
         step=_mean(steps),
         share=max((edge.bound for edge in edges), key=lambda item: item.sigma, default=Amount(1.0, 0.0, "measured")),
         flight=tuple([wait[kind] for kind in kinds.of]),
         pass_bytes=once / placed.passes if placed.passes else 0.0,
     )
+
+
+_RINGS = ("all_reduce", "all_gather", "reduce_scatter")
+
+
+def _last_receive(placed: Placement, protocol: Protocol) -> float:
+    """Time of a ring's bytes over that of its steps: a rank's block of threads sends and receives in one go but for the first send and
+    the last receive, and while it only receives, nothing of its own is on the wire (NVIDIA/nccl:src/device/all_gather.h).
+    """
+    part = placed.costs.part
+    if part is None or part.last_receive is None or protocol != "Simple" or placed.algorithm != "ring" or placed.op not in _RINGS:
+        return 1.0
+    return 1.0 + part.last_receive.value / placed.steps if placed.steps else 1.0
 
 
 @dataclass(frozen=True)

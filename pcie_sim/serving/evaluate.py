@@ -18,7 +18,8 @@ import numpy as np
 
 from pcie_sim.compute import KernelModel, kernel_model
 from pcie_sim.evidence import Evidence, label_of_sum, share_by_label
-from pcie_sim.network import rank_order
+from pcie_sim.network import call_times, rank_order
+from pcie_sim.network.call_times import CallTimer
 from pcie_sim.results.comparison import OpTime, Point
 from pcie_sim.serving.memory import Capacity, capacity, graph_max_batch
 from pcie_sim.serving.step import Line, Part, Timer, time_plan
@@ -115,8 +116,18 @@ class _Merged:
     ms: float = 0.0
 
 
-def evaluate(topology: Topology, model: ModelSpec, runtime: RuntimeSpec, resolved: Resolved, workload: Workload) -> StrategyResult:
-    """Times, memory and error bars of one strategy for every point of ``workload``."""
+def evaluate(
+    topology: Topology,
+    model: ModelSpec,
+    runtime: RuntimeSpec,
+    resolved: Resolved,
+    workload: Workload,
+    calls: CallTimer = call_times,
+) -> StrategyResult:
+    """Times, memory and error bars of one strategy for every point of ``workload``.
+
+    ``calls`` prices collective calls: :func:`pcie_sim.network.call_times`, or that of a calibrated box.
+    """
     s = resolved.strategy
     order = rank_order(topology, s.world)
     gpus = [topology.gpu_spec(node) for node in order]
@@ -136,7 +147,7 @@ def evaluate(topology: Topology, model: ModelSpec, runtime: RuntimeSpec, resolve
     launch = workload.launch or runtime.launch
     over_cap = plan.load.batch_dp > min(graph_max_batch(gpu, runtime, s.tp * s.dp) for gpu in gpus)
     eager = np.full(asked.shape, launch == "eager") | over_cap
-    box = _Box(topology, kernels, runtime, order)
+    box = _Box(topology, kernels, runtime, order, calls)
     whole, tpot, hop = _step(plan, lighter, box, eager)
     # Several causes that no part shows (clocks, kernels in between): one factor per strategy.
     plan_name = s.with_moe_comm(resolved.moe_comm).canonical  # equal plans have equal doubts, however they were asked for
@@ -152,11 +163,12 @@ class _Box:
     kernels: KernelModel
     runtime: RuntimeSpec
     order: tuple[str, ...]
+    calls: CallTimer
 
     def timed(self, plan: StepPlan, launch: str) -> tuple[list[Part], list[Part]]:
         """Stages and boundaries of the plan; a boundary carries its CPU cost."""
         shape = plan.load.running.shape
-        stages, hops = time_plan(plan, Timer(self.topology, self.kernels, self.runtime, self.order, launch, shape))
+        stages, hops = time_plan(plan, Timer(self.topology, self.kernels, self.runtime, self.order, launch, shape, self.calls))
         hop_cpu = self.runtime.pipeline.hop_cpu
         for hop in hops:
             hop.book("send_recv", np.full(shape, hop_cpu.value), hop_cpu.evidence)

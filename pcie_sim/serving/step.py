@@ -14,6 +14,7 @@ import numpy as np
 from pcie_sim.compute import KernelModel, bytes_moved, class_key
 from pcie_sim.evidence import Evidence
 from pcie_sim.network import call_times
+from pcie_sim.network.call_times import CallTimer
 from pcie_sim.results.comparison import BREAKDOWN_KEYS
 from pcie_sim.serving.uncertainty import Causes
 from pcie_sim.specs.ops import (
@@ -90,11 +91,13 @@ class Timer:
         gpu_of_rank: Sequence[str],
         launch: str,
         shape: tuple[int, ...],
+        calls: CallTimer = call_times,
     ) -> None:
         self.topology, self.kernels, self.runtime = topology, kernels, runtime
         self.gpu_of_rank = tuple(gpu_of_rank)
         self.launch = launch
         self.shape = shape
+        self.calls = calls
         self._kernel_cache: dict[int, tuple[KernelCall, Array, Evidence, Array, BoolArray]] = {}
 
     def stage(self, stage: Stage) -> Part:
@@ -146,15 +149,14 @@ class Timer:
 
     def _collective(self, part: Part, op: StepOp, call: CollectiveCall, index: int) -> None:
         custom = self.runtime.custom_all_reduce if self.launch == "graph" else None
-        timed = call_times(self.topology, call, gpu_of_rank=self.gpu_of_rank, launch="graph", custom=custom)
-        latency = np.broadcast_to(timed.latency_s, self.shape) * op.count
-        data = np.broadcast_to(timed.bytes_s, self.shape) * op.count
-        total = latency + data
+        timed = self.calls(self.topology, call, gpu_of_rank=self.gpu_of_rank, launch="graph", custom=custom)
+        total = np.zeros(self.shape)
+        for piece in timed.booked():
+            time = np.broadcast_to(piece.time_s, self.shape) * op.count
+            total = total + time
+            part.book(op.bucket, time, piece.evidence)
+            part.causes.add(piece.cause, time, np.broadcast_to(piece.sigma, self.shape))
         beyond = np.broadcast_to(timed.extrapolated, self.shape)
-        part.book(op.bucket, latency, timed.evidence_latency)
-        part.book(op.bucket, data, timed.evidence_bytes)
-        part.causes.add("net:latency", latency, np.broadcast_to(timed.sigma_latency, self.shape))
-        part.causes.add("net:bytes", data, np.broadcast_to(timed.sigma_bytes, self.shape))
         part.extrapolated = part.extrapolated | beyond
         part.lines.append(Line(op, index, total, timed.evidence, beyond))
         part.cpu_s += op.count * self.runtime.collective_issue.value

@@ -346,6 +346,8 @@ class LibraryPart(Spec):
     """The same when host-staged: what one flow reaches. Between flows that share host memory only ``line_share`` counts."""
     line_share: dict[Protocol, Quantity]
     """User bytes over bytes that cross a link by the protocol's own format (flags beside data)."""
+    last_receive: Quantity | None = None
+    """What the last receive of a ring by Simple, which no send goes beside, takes of a step's bytes: rings of few steps feel it most."""
     simple_extra_latency: Quantity
     """Added fixed cost of Simple over LL per call, s."""
     channel_rate: dict[Literal["p2p", "shm"], dict[Protocol, Quantity]]

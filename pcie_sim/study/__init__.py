@@ -16,17 +16,21 @@ from pcie_sim.study.verbs import flows as flows
 from pcie_sim.study.verbs import predict as predict
 
 if TYPE_CHECKING:
+    from pcie_sim.study.calibrating import calibrate as calibrate
+    from pcie_sim.study.calibrating import load_calibration as load_calibration
     from pcie_sim.study.imports import ImportResult as ImportResult
     from pcie_sim.study.imports import import_any as import_any
     from pcie_sim.study.imports import load_box as load_box
 
 __all__ = [
     "ImportResult",
+    "calibrate",
     "collective",
     "compare",
     "flows",
     "import_any",
     "load_box",
+    "load_calibration",
     "load_gpu",
     "load_model",
     "load_topology",
@@ -39,4 +43,8 @@ def __getattr__(name: str) -> object:
         from pcie_sim.study import imports
 
         return getattr(imports, name)
+    if name in ("calibrate", "load_calibration"):
+        from pcie_sim.study import calibrating
+
+        return getattr(calibrating, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -19,6 +19,14 @@ from pcie_sim.units import format_bytes
 
 CLOSE = 0.05
 """Two strategies closer than this (5 % in tokens/s) count as equally close."""
+_PROGRAMS = {
+    "all_reduce": "all_reduce_perf",
+    "all_gather": "all_gather_perf",
+    "reduce_scatter": "reduce_scatter_perf",
+    "all_to_all": "alltoall_perf",
+    "send_recv": "sendrecv_perf",
+}
+"""Programs of nccl-tests by operation."""
 _REPOSITORY = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*/[A-Za-z0-9._-]+")
 
 
@@ -81,9 +89,13 @@ def _command(
             "the kernels of the " + cause.split(":")[1] + " decide" if cause.startswith("kernel:") else "the CPU's part of a step decides"
         )
         return f"{prefix}{_engine_command(runtime, model, first, concurrency, workload)}   # {what}"
-    sizes = [float(np.max(line.call.bytes)) for r in (first, second) for line in lines_of(r, "all_reduce")]
+    op = next((name for name in _PROGRAMS if cause.startswith(f"net:{name}:")), "all_reduce")
+    sizes = [float(np.max(line.call.bytes)) for r in (first, second) for line in lines_of(r, op)]
     biggest = max(2 ** int(np.ceil(np.log2(max([*sizes, 1.0])))), 2**24)
     top = format_bytes(biggest).replace(" ", "").replace("iB", "")
+    if op != "all_reduce":
+        count = 2 if op == "send_recv" else gpus
+        return f"{prefix}{_PROGRAMS[op]} -b 1K -e {top} -f 2 -g {count} -w 50 -n 200 -G 10   # the box's own {op} decides"
     return f"{prefix}all_reduce_perf -b 1K -e {top} -f 2 -g {gpus} -w 50 -n 200 -G 10   # the box's own small AllReduce decides"
 
 

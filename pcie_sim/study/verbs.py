@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from pcie_sim.errors import InputError
-from pcie_sim.network import load_flows, run_flows, time_collective
+from pcie_sim.network import call_times, load_flows, run_flows, time_collective
+from pcie_sim.network.call_times import CallTimer
 from pcie_sim.results.comparison import Comparison, Crossover, Note, Point, Prediction, Winner
 from pcie_sim.results.timing import FlowsResult, Timing
 from pcie_sim.serving import StrategyResult, evaluate
@@ -35,6 +38,9 @@ from pcie_sim.study.notes import comparison_notes
 from pcie_sim.topology import Topology
 from pcie_sim.units import parse_bytes
 
+if TYPE_CHECKING:
+    from pcie_sim.calibration.apply import Calibrated
+
 Launch = Literal["graph", "eager"]
 
 
@@ -54,6 +60,7 @@ def compare(
     popularity: str = "uniform",
     mem_fraction: float | None = None,
     max_running: int | None = None,
+    calibration: object = None,
 ) -> Comparison:
     """Strategies against each other on one box, over concurrencies and contexts.
 
@@ -72,12 +79,13 @@ def compare(
         popularity: how tokens choose experts: ``uniform`` or ``zipf:S``.
         mem_fraction: static memory fraction; None for the runtime's rule.
         max_running: cap on running requests; None for the runtime's.
+        calibration: what :func:`calibrate` gave, a calibration file, the name of a shipped profile, or a raw log of nccl-tests (fitted
+            in passing). The box is then taken under the settings of the measured runs, unless ``nccl``, ``env`` or ``p2p`` say otherwise.
 
     Raises:
-        InputError: an unknown name, a bad number, or a strategy that the engine would refuse.
+        InputError: an unknown name, a bad number, a calibration of another box, or a strategy that the engine would refuse.
         NoDataError: the box has parts that are not modelled yet.
     """
-    box, spec, engine = _question(topology, model, runtime, nccl, env, p2p)
     workload = Workload.parse(
         concurrency,
         context,
@@ -87,9 +95,15 @@ def compare(
         mem_fraction=mem_fraction,
         max_running=max_running,
     )
+    with _asked(topology, model, runtime, nccl, env, p2p, calibration) as question:
+        return _compared(question, strategies, workload)
+
+
+def _compared(question: _Question, strategies: str | Sequence[str] | None, workload: Workload) -> Comparison:
+    box, spec, engine = question.box, question.model, question.runtime
     asked, left_out = _strategy_list(strategies, box, spec, engine)
     resolved = _resolve_all(asked, box, spec, engine, workload)
-    results = [evaluate(box, spec, engine, one, workload) for one in resolved]
+    results = [evaluate(box, spec, engine, one, workload, question.calls) for one in resolved]
     points = tuple(
         result.point(i, j, workload) for result in results for j in range(len(workload.context)) for i in range(len(workload.concurrency))
     )
@@ -110,7 +124,7 @@ def compare(
         points=points,
         winners=winners,
         crossovers=_crossovers(winners, workload),
-        notes=(*_mixed_gpus(box), *comparison_notes(box, spec, engine, results, points, measured, workload), *left_out),
+        notes=(*question.notes, *_mixed_gpus(box), *comparison_notes(box, spec, engine, results, points, measured, workload), *left_out),
         measured=measured,
         advice=advice(box, spec, engine, results, points, workload),
         gpus=len(box.gpus),
@@ -134,13 +148,13 @@ def predict(
     popularity: str = "uniform",
     mem_fraction: float | None = None,
     max_running: int | None = None,
+    calibration: object = None,
 ) -> Prediction:
     """One strategy at one concurrency and context, with every line of its step. Arguments as in :func:`compare`.
 
     Raises:
         InputError: as in :func:`compare`, or more than one concurrency, context or strategy.
     """
-    box, spec, engine = _question(topology, model, runtime, nccl, env, p2p)
     workload = Workload.parse(
         concurrency,
         context,
@@ -151,8 +165,14 @@ def predict(
         max_running=max_running,
         single=True,
     )
+    with _asked(topology, model, runtime, nccl, env, p2p, calibration) as question:
+        return _predicted(question, strategy, workload)
+
+
+def _predicted(question: _Question, strategy: str, workload: Workload) -> Prediction:
+    box, spec, engine = question.box, question.model, question.runtime
     (resolved,) = _resolve_all((strategy,), box, spec, engine, workload)
-    result = evaluate(box, spec, engine, resolved, workload)
+    result = evaluate(box, spec, engine, resolved, workload, question.calls)
     point = result.point(0, 0, workload)
     measured = compare_with(serving_sets(box.name, spec.name, engine.name), [point], context=workload.context[0], settings=box.settings.env)
     mine = tuple(row for row in measured if row.predicted is not None)
@@ -165,7 +185,7 @@ def predict(
         launch=workload.launch or engine.launch,
         point=point,
         ops=result.ops(0, 0),
-        notes=(*_mixed_gpus(box), *comparison_notes(box, spec, engine, [result], (point,), mine, workload)),
+        notes=(*question.notes, *_mixed_gpus(box), *comparison_notes(box, spec, engine, [result], (point,), mine, workload)),
         measured=mine,
     )
 
@@ -178,34 +198,41 @@ def collective(
     ranks: int | None = None,
     algorithm: str = "auto",
     protocol: str = "auto",
-    launch: Launch = "eager",
+    launch: Launch | None = None,
     engine: Literal["analytic", "event"] = "analytic",
     nccl: str | None = None,
     env: Mapping[str, str] | None = None,
     p2p: Literal["auto", "on", "off"] | None = None,
     order: str | Sequence[str] | None = None,
+    calibration: object = None,
 ) -> Timing:
     """The time of one collective call. ``size`` is the message as nccl-tests counts it for ``op``.
 
-    ``order`` names GPUs rank by rank (a list, or text like ``gpu0,gpu4``): a ring follows them as they stand.
+    ``order`` names GPUs rank by rank (a list, or text like ``gpu0,gpu4``): a ring follows them as they stand. ``launch`` None: that of
+    the calibration's runs, else eager. ``calibration`` as in :func:`compare`.
 
     Raises:
-        InputError: unknown op, algorithm, protocol, engine or GPU, a bad size, fewer than two ranks or more than GPUs.
+        InputError: unknown op, algorithm, protocol, engine or GPU, a bad size, fewer than two ranks or more than GPUs, a calibration of
+            another box.
     """
-    box = _box(topology, nccl, env, p2p)
-    one_of(launch, "launch", ("graph", "eager"))
+    if launch is not None:
+        one_of(launch, "launch", ("graph", "eager"))
     one_of(engine, "engine", ("analytic", "event"))
-    return time_collective(
-        box,
-        name_text(op, "op", "an operation like all_reduce"),
-        parse_bytes(size),
-        ranks=ranks_of(ranks),
-        algorithm=name_text(algorithm, "algorithm", "auto or one like ring"),
-        protocol=name_text(protocol, "protocol", "auto, LL, LL128 or Simple"),
-        launch=launch,
-        engine=engine,
-        order=order_of(order),
-    )
+    asked: dict[str, Any] = {
+        "ranks": ranks_of(ranks),
+        "algorithm": name_text(algorithm, "algorithm", "auto or one like ring"),
+        "protocol": name_text(protocol, "protocol", "auto, LL, LL128 or Simple"),
+        "engine": engine,
+        "order": order_of(order),
+    }
+    what, size_bytes = name_text(op, "op", "an operation like all_reduce"), parse_bytes(size)
+    if calibration is None:
+        return time_collective(_box(topology, nccl, env, p2p), what, size_bytes, launch=launch or "eager", **asked)
+    box = topology if isinstance(topology, Topology) else load_topology(topology)
+    made, notes = _calibrated(calibration, box)
+    with made.in_force():
+        found = made.time_collective(_settled(made.box, nccl, env, p2p), what, size_bytes, launch=launch or made.launch, **asked)
+    return replace(found, notes=(*found.notes, *(note.text for note in notes)))
 
 
 def flows(source: Where | Mapping[str, Any]) -> FlowsResult:
@@ -221,6 +248,44 @@ def flows(source: Where | Mapping[str, Any]) -> FlowsResult:
     return load_flows(path_text(source, "flows"))
 
 
+@dataclass(frozen=True, eq=False)
+class _Question:
+    """What is asked about: the box under its settings, and who prices its collectives."""
+
+    box: Topology
+    model: ModelSpec
+    runtime: RuntimeSpec
+    calls: CallTimer
+    notes: tuple[Note, ...] = ()
+
+
+@contextmanager
+def _asked(
+    topology: Topology | Where,
+    model: ModelSpec | Where,
+    runtime: RuntimeSpec | str,
+    nccl: str | None,
+    env: Mapping[str, str] | None,
+    p2p: Literal["auto", "on", "off"] | None,
+    calibration: object,
+) -> Iterator[_Question]:
+    """The question; inside the block a calibration's parts are in force."""
+    if calibration is None:
+        box, spec, engine = _question(topology, model, runtime, nccl, env, p2p)
+        yield _Question(box, spec, engine, call_times)
+        return
+    box, spec, engine = _question(topology, model, runtime, None, None, None)
+    made, notes = _calibrated(calibration, box)
+    with made.in_force():
+        yield _Question(_settled(made.box, nccl, env, p2p), spec, engine, made.call_times, notes)
+
+
+def _calibrated(calibration: object, box: Topology) -> tuple[Calibrated, tuple[Note, ...]]:
+    from pcie_sim.study.calibrating import calibrated
+
+    return calibrated(calibration, box)
+
+
 def _question(
     topology: Topology | Where,
     model: ModelSpec | Where,
@@ -234,7 +299,10 @@ def _question(
 
 
 def _box(topology: Topology | Where, nccl: str | None, env: Mapping[str, str] | None, p2p: Literal["auto", "on", "off"] | None) -> Topology:
-    box = topology if isinstance(topology, Topology) else load_topology(topology)
+    return _settled(topology if isinstance(topology, Topology) else load_topology(topology), nccl, env, p2p)
+
+
+def _settled(box: Topology, nccl: str | None, env: Mapping[str, str] | None, p2p: Literal["auto", "on", "off"] | None) -> Topology:
     library, settings = library_of(nccl), settings_of(env)
     if library is None and settings is None and p2p is None:
         return box

@@ -1,0 +1,168 @@
+"""How far a fit may be trusted: errors by op and regime, what was left out in turn, what the data cannot tell, what looks sick."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from pcie_sim.calibration.constants import Z80, constants
+from pcie_sim.calibration.fit import Fit
+from pcie_sim.calibration.model import COPY, FLOOR
+from pcie_sim.calibration.prior import Prior
+from pcie_sim.results.calibration import CalibrationReport, Crosscheck, ErrorStats, FittedPoint
+from pcie_sim.specs.calibration import CalibrationSpec
+from pcie_sim.specs.ops import Array
+from pcie_sim.topology import Topology
+from pcie_sim.units import format_bytes
+
+SICK = 2.5
+"""Standard deviations of the prior beyond which a constant looks like a sick box ..."""
+SICK_FACTOR = 1.7
+"""... and at least so many times worse."""
+NARROWED = 0.85
+
+
+def stats(error: Array, sigma: Array | None = None) -> ErrorStats:
+    """Of ln(measured / predicted)."""
+    relative = np.expm1(-error)
+    size = np.abs(relative)
+    covered = None if sigma is None else float(np.mean(np.abs(error) <= Z80 * sigma))
+    return ErrorStats(len(error), float(np.median(size)), float(np.quantile(size, 0.9)), float(np.median(relative)), covered)
+
+
+def report(box: Topology, done: Fit, prior: Prior, calibration: CalibrationSpec, unused: Sequence[str]) -> CalibrationReport:
+    """The report of a fit; its warnings also go into the calibration."""
+    rows, timed = done.rows, np.array([op != COPY for op in done.rows.op])
+    warnings = (*_sick(done), *_bounds(done), *_outliers(done))
+    calibration = calibration.model_copy(update={"warnings": warnings})
+    by_op = {op: stats(done.error[_are(rows.op, op)]) for op in dict.fromkeys(rows.op)}
+    by_regime = {name: stats(done.error[_are(rows.regime, name)]) for name in dict.fromkeys(rows.regime)}
+    return CalibrationReport(
+        calibration=calibration,
+        topology=box.name,
+        points=_points(done),
+        by_op=by_op,
+        by_regime=by_regime,
+        overall=stats(done.error[timed]) if timed.any() else stats(done.error),
+        answered=stats(done.left_out_error, done.left_out_sigma),
+        crosschecks=tuple(_crosschecks(done)),
+        correlations=tuple(_correlations(done)),
+        unidentified=tuple(_unidentified(done)),
+        at_bounds=tuple(name for name, at in zip(done.model.names, done.at_bound, strict=True) if at),
+        unused=tuple(unused),
+        warnings=warnings,
+        notes=tuple(_notes(done, prior)),
+        fit_s=done.seconds,
+        message=done.message,
+        titles={"topology": box.title},
+    )
+
+
+def _are(words: Sequence[str], word: str) -> np.ndarray:
+    return np.array([item == word for item in words])
+
+
+def _points(done: Fit) -> tuple[FittedPoint, ...]:
+    rows = done.rows
+    measured = np.exp(done.model.measured)
+    fitted = measured * np.exp(-done.error)
+    left = measured * np.exp(-done.left_out_error)
+    spread = np.exp(Z80 * done.left_out_sigma)
+    launch = [done.model.curves[index].launch if index >= 0 else None for index in rows.curve]
+    return tuple(
+        FittedPoint(
+            op=rows.op[i],
+            ranks=int(rows.ranks[i]),
+            launch=launch[i],
+            bytes=int(rows.size[i]),
+            measured_s=float(measured[i]),
+            fitted_s=float(fitted[i]),
+            left_out_s=float(left[i]),
+            left_out_p10_s=float(left[i] / spread[i]),
+            left_out_p90_s=float(left[i] * spread[i]),
+            regime=rows.regime[i],
+            outlier=bool(done.outliers[i]),
+            curve=int(rows.curve[i]),
+        )
+        for i in range(len(rows))
+        if rows.op[i] != COPY
+    )
+
+
+def _crosschecks(done: Fit) -> Iterable[Crosscheck]:
+    rows = done.rows
+    yield Crosscheck("sizes", "each size in turn", stats(done.left_out_error, done.left_out_sigma))
+    for what, names in (("op", rows.op), ("ranks", [f"{int(count)} ranks" for count in rows.ranks])):
+        groups = [name for name in dict.fromkeys(names) if name != COPY]
+        if len(groups) < 2:
+            only = groups[0] if groups else "nothing"
+            yield Crosscheck(what, only, None, f"could not be estimated: only {only} was measured")
+            continue
+        for name in groups:
+            block = np.array([item == name for item in names])
+            yield Crosscheck(what, name, stats(*done.without(block)))
+
+
+def _correlations(done: Fit) -> list[tuple[str, str, float]]:
+    from pcie_sim.calibration.make import strong_correlations
+
+    return strong_correlations(done)[:10]
+
+
+def _unidentified(done: Fit) -> Iterable[tuple[str, str]]:
+    for name, error, before in zip(done.model.names, done.sigma, done.prior_sigma, strict=True):
+        if error >= NARROWED * before:
+            yield name, f"{constants()[name].title}: the measurements leave it as uncertain as the prior ({100 * before:.0f} %)"
+
+
+def _sick(done: Fit) -> Iterable[str]:
+    """Constants far on the bad side of what boxes show."""
+    for place, name in enumerate(done.model.names):
+        constant = constants()[name]
+        if constant.sick is None or done.sigma[place] >= NARROWED * done.prior_sigma[place]:
+            continue
+        # against the boxes' own spread, not that of a start nobody has measured
+        spread = max(constant.between, 0.2)
+        off = float(done.vector[place]) * (1 if constant.sick == "high" else -1)
+        apart = off - float(done.prior_mean[place]) * (1 if constant.sick == "high" else -1)
+        if apart > SICK * spread and apart > np.log(SICK_FACTOR):
+            times = f"{np.exp(apart):.1f} times {'above' if constant.sick == 'high' else 'below'}"
+            yield (
+                f"{constant.title} ({name}) is {times} what boxes like this one show: it looks sick; "
+                "pcie-sim topology doctor with the same files looks for the cause"
+            )
+
+
+def _bounds(done: Fit) -> Iterable[str]:
+    for name, at in zip(done.model.names, done.at_bound, strict=True):
+        if at:
+            yield f"{constants()[name].title} ({name}) ended at its bound: the measurements ask for more than the model allows"
+
+
+def _outliers(done: Fit) -> Iterable[str]:
+    found: dict[str, list[str]] = {}
+    for i in np.flatnonzero(done.outliers):
+        if done.rows.op[i] == COPY:
+            continue
+        title = done.model.curves[int(done.rows.curve[i])].title
+        found.setdefault(title, []).append(f"{format_bytes(float(done.rows.size[i]))} ({100 * np.expm1(done.left_out_error[i]):+.0f} %)")
+    for title, sizes in found.items():
+        more = f" and {len(sizes) - 6} more" if len(sizes) > 6 else ""
+        yield f"{title}: far from what all other points say at {', '.join(sizes[:6])}{more}; kept as measured, weighed down in the fit"
+
+
+def _notes(done: Fit, prior: Prior) -> Iterable[str]:
+    if prior.name == "none":
+        yield "prior: the start values alone (no profile of another box)"
+    else:
+        others = ", ".join(f"{name} {weight:.2g}" for name, weight in list(prior.weights.items())[:4])
+        yield f"prior: profiles of other boxes by likeness: {others}"
+    if prior.left_out:
+        yield f"profiles left out: {', '.join(prior.left_out)}"
+    floors = np.array([name == FLOOR for name in done.rows.regime])
+    if floors.any():
+        yield f"{int(floors.sum())} points are held up by the CPU's launches: they tell the issue floor, nothing of the wire"
+    unknown = [curve.title for curve in done.model.curves if curve.launch is None]
+    if unknown:
+        yield f"launch mode not said ({unknown[0]}{' ...' if len(unknown) > 1 else ''}): priced as in a CUDA graph"

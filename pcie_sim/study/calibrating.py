@@ -1,0 +1,236 @@
+"""calibrate, and whatever stands for a calibration: a file, a raw log, a result."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pcie_sim import catalog
+from pcie_sim.errors import InputError
+from pcie_sim.importers.relate import relate
+from pcie_sim.results.calibration import CalibrationReport
+from pcie_sim.results.comparison import Note
+from pcie_sim.specs.base import build
+from pcie_sim.specs.loader import parse_json, parse_yaml, read_text
+from pcie_sim.study.arguments import Where, path_text
+from pcie_sim.topology import Topology
+
+if TYPE_CHECKING:
+    from pcie_sim.calibration.apply import Calibrated
+    from pcie_sim.specs.calibration import CalibrationSpec
+
+CalibrationLike = "CalibrationReport | CalibrationSpec | Where | Sequence[Where]"
+_HEAD = 4000
+_SCHEMA = "pcie-sim/calibration/"
+MOST_VALUES = 400_000
+"""Values of a calibration file: 2000 curves of some hundred sizes."""
+
+
+def calibrate(
+    topology: Topology | Where,
+    logs: Where | Iterable[Where],
+    *,
+    prior: str = "auto",
+    leave_out: str | Iterable[str] = (),
+    gpu: str | None = None,
+    name: str | None = None,
+) -> CalibrationReport:
+    """Fit the cost model of a box to its own measurements.
+
+    Args:
+        topology: a box, a shipped name, or a path.
+        logs: one or several files: nccl-tests (text or JSON; any operation, ranks, CUDA graph or not), p2pBandwidthLatencyTest,
+            nvbandwidth, measurement sets.
+        prior: ``auto`` (profiles of public boxes, the more alike the more), ``none``, or one profile's name.
+        leave_out: profiles that the prior must not use, by their names or their boxes'.
+        gpu: the GPU model where a topology file of another program does not say it.
+        name: of the calibration.
+
+    Returns:
+        The calibration (``.calibration``, written by :func:`pcie_sim.study.calibrating.calibration_text`) and its report.
+
+    Raises:
+        InputError: a file that is missing or of no known format, nothing in the files about this box's collectives, an unknown prior.
+        NoDataError: no costs for the box's collective library.
+    """
+    from pcie_sim.calibration.make import calibrate as make
+    from pcie_sim.study.imports import read_files
+
+    box = topology if isinstance(topology, Topology) else _load(topology, gpu)
+    paths = [path_text(one, "logs") for one in ([logs] if isinstance(logs, str) or hasattr(logs, "__fspath__") else logs)]
+    if not paths:
+        raise InputError("logs: give at least one file with measurements of the box")
+    read = read_files(paths)
+    related = relate(box.spec, read)
+    out = [leave_out] if isinstance(leave_out, str) else list(leave_out)
+    made = make(
+        box,
+        related.measurements,
+        prior=prior,
+        leave_out=[item for text in out for item in text.split(",") if item],
+        sha256={one.source: sha256_of(path) for one, path in zip(read, paths, strict=True)},
+        unused=[str(remark) for one in read for remark in one.remarks if remark.kind in ("cut", "ignored")],
+    )
+    report = made.report
+    if name is not None:
+        from dataclasses import replace
+
+        from pcie_sim.specs.calibration import CalibrationSpec
+
+        data = {**report.calibration.model_dump(by_alias=True), "name": name}
+        report = replace(report, calibration=build(CalibrationSpec, data, source="name"))
+    return report
+
+
+def _load(topology: Where, gpu: str | None) -> Topology:
+    from pcie_sim.study.loading import load_topology
+
+    return load_topology(topology, gpu=gpu)
+
+
+def sha256_of(path: str) -> str:
+    """SHA-256 of a file's bytes, in hexadecimal.
+
+    Raises:
+        InputError: it cannot be read.
+    """
+    digest = hashlib.sha256()
+    try:
+        with open(path, "rb") as file:
+            for block in iter(lambda: file.read(1 << 20), b""):
+                digest.update(block)
+    except OSError as exc:
+        raise InputError(f"{path}: {exc.strerror or 'cannot be read'}") from exc
+    return digest.hexdigest()
+
+
+def load_calibration(file: Where) -> CalibrationSpec:
+    """A calibration from a file (schema ``pcie-sim/calibration/1``, YAML or JSON) or by the name of a shipped profile.
+
+    Raises:
+        InputError: a missing or broken file, or one of another schema; an unknown name.
+    """
+    from pcie_sim.specs.calibration import CalibrationSpec
+
+    text = path_text(file, "calibration")
+    if not catalog.is_path(text):
+        return catalog.load_calibration_profile(text)
+    content = read_text(text)
+    if text.lower().endswith(".json"):
+        data = parse_json(content, source=text)
+    else:
+        data = parse_yaml(content, source=text, most=(MOST_VALUES, "a calibration has at most 2048 curves"))
+    return build(CalibrationSpec, data, source=text, text=content)
+
+
+def is_calibration(path: str) -> bool:
+    """Whether a file says that it is a calibration."""
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            return _SCHEMA in file.read(_HEAD)
+    except OSError:
+        return False
+
+
+def calibrated(given: object, box: Topology) -> tuple[Calibrated, tuple[Note, ...]]:
+    """``box`` with a calibration in force, and what is to be said about it.
+
+    Args:
+        given: a :class:`CalibrationReport` (what :func:`calibrate` gives), a calibration, the path of a calibration file, the name of
+            a shipped profile, or the path of a raw log (or several), which is fitted in passing.
+
+    Raises:
+        InputError: of another box, unreadable, or nothing that could be a calibration.
+    """
+    from pcie_sim.calibration.apply import Calibrated
+    from pcie_sim.specs.calibration import CalibrationSpec
+
+    notes: list[Note] = []
+    source = "the calibration"
+    if isinstance(given, CalibrationReport):
+        spec = given.calibration
+    elif isinstance(given, CalibrationSpec):
+        spec = given
+    else:
+        paths = _paths(given)
+        source = ", ".join(Path(path).name if catalog.is_path(path) else path for path in paths)
+        if len(paths) == 1 and (not catalog.is_path(paths[0]) or is_calibration(paths[0])):
+            spec = load_calibration(paths[0])
+        else:
+            report = calibrate(box, paths)
+            spec = report.calibration
+            text = f"{source}: raw measurements, fitted in passing ({report.overall.points} points, median error"
+            notes.append(Note("calibration", f"{text} {100 * report.overall.median:.1f} %); pcie-sim calibrate shows the report"))
+    made = Calibrated(spec, box, source=source)
+    notes += [Note("calibration", f"{source}: {warning}") for warning in spec.warnings]
+    said = _settings_text(made, box)
+    if said:
+        notes.append(Note("calibration", f"settings of the measured runs taken: {said}"))
+    return made, tuple(notes)
+
+
+def _paths(given: object) -> list[str]:
+    if isinstance(given, str) or hasattr(given, "__fspath__"):
+        return [path_text(given, "calibration")]
+    if isinstance(given, Sequence) and given:
+        return [path_text(one, "calibration") for one in given]
+    raise InputError("calibration: a result of calibrate, a calibration file, or a log of nccl-tests")
+
+
+def _settings_text(made: Calibrated, box: Topology) -> str:
+    """What the runs' state changes of the topology's settings."""
+    a, b = box.settings, made.box.settings
+    words = []
+    if a.p2p != b.p2p:
+        words.append(f"p2p {b.p2p}")
+    if a.ccl != b.ccl:
+        words.append(f"{b.ccl.name} {b.ccl.version}")
+    words += [f"{key}={value}" for key, value in b.env.items() if a.env.get(key) != value]
+    return ", ".join(words)
+
+
+def calibration_text(spec: CalibrationSpec) -> str:
+    """A calibration as YAML, one line a curve's sizes and times, numbers as short as they are exact."""
+    import yaml
+
+    data = spec.model_dump(mode="json", by_alias=True, exclude_defaults=False)
+    head = {key: data[key] for key in ("schema", "name", "title", "sources", "topology", "prior", "prior_weights") if data[key]}
+    lines = [yaml.safe_dump(head, sort_keys=False, allow_unicode=True, width=130)]
+    for key in ("inputs", "parameters"):
+        lines.append(_flow_list(key, data[key]))
+    lines.append(yaml.safe_dump({"correlations": data["correlations"]}, sort_keys=False, width=130))
+    lines.append(_curves(data["curves"]))
+    rest = {key: data[key] for key in ("residual", "warnings", "notes")}
+    lines.append(yaml.safe_dump(rest, sort_keys=False, allow_unicode=True, width=130))
+    return "".join(lines)
+
+
+def _flow_list(key: str, items: Sequence[dict[str, object]]) -> str:
+    if not items:
+        return f"{key}: []\n"
+    return f"{key}:\n" + "".join(f"- {_flow(item)}\n" for item in items)
+
+
+def _flow(item: object) -> str:
+    """``item`` on one line."""
+    import yaml
+
+    whole = item if isinstance(item, list | dict) else [item]
+    text = str(yaml.safe_dump(whole, default_flow_style=True, sort_keys=False, allow_unicode=True, width=10**9)).strip()
+    return text if whole is item else text[1:-1]
+
+
+def _curves(curves: Sequence[dict[str, object]]) -> str:
+    if not curves:
+        return "curves: []\n"
+    lines = ["curves:\n"]
+    for curve in curves:
+        head = {key: value for key, value in curve.items() if key not in ("bytes", "time_us") and value not in (None, [], {})}
+        head.setdefault("launch", None)
+        ordered = {key: head[key] for key in ("op", "ranks", "launch", "ccl", "p2p", "env", "gpus", "sigma_log", "outliers", "file") if key in head}
+        body = "".join(f"  {key}: {_flow(value)}\n" for key, value in ordered.items())
+        lines.append("- " + body[2:])
+        lines.append(f"  bytes: {_flow(curve['bytes'])}\n  time_us: {_flow(curve['time_us'])}\n")
+    return "".join(lines)
