@@ -14,13 +14,16 @@ from pcie_sim.results.calibration import CalibrationReport, Crosscheck, ErrorSta
 from pcie_sim.specs.calibration import CalibrationSpec
 from pcie_sim.specs.ops import Array
 from pcie_sim.topology import Topology
-from pcie_sim.units import format_bytes
+from pcie_sim.units import format_bytes, format_time
 
 SICK = 2.5
 """Standard deviations of the prior beyond which a constant looks like a sick box ..."""
 SICK_FACTOR = 1.7
 """... and at least so many times worse."""
+SLOW, SLOW_FACTOR = 1.5, 2.0
+"""A curve so many standard deviations, and so many times, slower than the prior expects looks sick."""
 NARROWED = 0.85
+_DOCTOR = "for the cause: pcie-sim topology doctor with the same files"
 
 
 def stats(error: Array, sigma: Array | None = None) -> ErrorStats:
@@ -34,8 +37,10 @@ def stats(error: Array, sigma: Array | None = None) -> ErrorStats:
 def report(box: Topology, done: Fit, prior: Prior, calibration: CalibrationSpec, unused: Sequence[str]) -> CalibrationReport:
     """The report of a fit; its warnings also go into the calibration."""
     rows, timed = done.rows, np.array([op != COPY for op in done.rows.op])
-    warnings = (*_sick(done), *_bounds(done), *_outliers(done))
-    calibration = calibration.model_copy(update={"warnings": warnings})
+    sick = tuple(_sick(done))
+    warnings = (*sick, *([_DOCTOR] if sick else []), *_bounds(done), *_outliers(done))
+    state = calibration.topology.model_copy(update={"healthy": not sick})
+    calibration = calibration.model_copy(update={"warnings": warnings, "topology": state})
     by_op = {op: stats(done.error[_are(rows.op, op)]) for op in dict.fromkeys(rows.op)}
     by_regime = {name: stats(done.error[_are(rows.regime, name)]) for name in dict.fromkeys(rows.regime)}
     return CalibrationReport(
@@ -117,21 +122,29 @@ def _unidentified(done: Fit) -> Iterable[tuple[str, str]]:
 
 
 def _sick(done: Fit) -> Iterable[str]:
-    """Constants far on the bad side of what boxes show."""
+    """Constants far on the bad side of what boxes show, and curves far slower than the prior expects."""
     for place, name in enumerate(done.model.names):
         constant = constants()[name]
         if constant.sick is None or done.sigma[place] >= NARROWED * done.prior_sigma[place]:
             continue
         # against the boxes' own spread, not that of a start nobody has measured
         spread = max(constant.between, 0.2)
-        off = float(done.vector[place]) * (1 if constant.sick == "high" else -1)
-        apart = off - float(done.prior_mean[place]) * (1 if constant.sick == "high" else -1)
-        if apart > SICK * spread and apart > np.log(SICK_FACTOR):
-            times = f"{np.exp(apart):.1f} times {'above' if constant.sick == 'high' else 'below'}"
-            yield (
-                f"{constant.title} ({name}) is {times} what boxes like this one show: it looks sick; "
-                "pcie-sim topology doctor with the same files looks for the cause"
-            )
+        worse = (float(done.vector[place]) - float(done.prior_mean[place])) * (1 if constant.sick == "high" else -1)
+        if worse > SICK * spread and worse > np.log(SICK_FACTOR):
+            times = f"{np.exp(worse):.1f} times {'above' if constant.sick == 'high' else 'below'}"
+            yield f"{constant.title} ({name}) is {times} what boxes like this one show: it looks sick"
+    for index, curve in enumerate(done.model.curves):
+        for regime in dict.fromkeys(done.rows.regime):
+            mine = (done.rows.curve == index) & _are(done.rows.regime, regime)
+            if not mine.any():
+                continue
+            slower = done.model.measured[mine] - done.expected[mine]
+            worse, spread = float(np.median(slower)), float(np.median(done.expected_sigma[mine]))
+            if worse > np.log(SLOW_FACTOR) and worse > SLOW * spread:
+                middle = len(slower) // 2
+                hoped = format_time(float(np.exp(done.expected[mine][middle])))
+                size = format_bytes(float(done.rows.size[mine][middle]))
+                yield f"{curve.title} by {regime} takes {np.exp(worse):.1f} times what such a box should ({hoped} at {size}): it looks sick"
 
 
 def _bounds(done: Fit) -> Iterable[str]:

@@ -183,6 +183,7 @@ def _library(part: LibraryPart, value: _Values) -> LibraryPart:
             "LL128": value.total("step.LL", LL128_STEP, part.step_software["LL128"]),
             "Simple": value.put("step.Simple", part.step_software["Simple"]),
         },
+        "believed_rate": value.put("believed_rate", rates["Simple"]),
         "last_receive": value.put("last_receive", rates["Simple"]),
         "simple_extra_latency": value.put("simple_extra", part.simple_extra_latency),
         "wire_share": {

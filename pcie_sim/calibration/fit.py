@@ -26,20 +26,21 @@ from pcie_sim.calibration.constants import constants
 from pcie_sim.calibration.misfit import covariance
 from pcie_sim.calibration.model import BoxModel, Rows
 from pcie_sim.calibration.prior import Prior
+from pcie_sim.calibration.search import POINT, Search
 from pcie_sim.specs.ops import Array
 
-POINT = 0.08
-"""Scale of a residual in ln(time): beyond it a point pulls linearly."""
-MOST_POINTS = 1200
 OUTLIER = 4.0
 """Standard deviations from what all others say of a point."""
 OUTLIER_FROM = 0.12
 """... and so much in ln(time): what is nearer is no use to name."""
-LOW = (-0.8, -1.6, -2.4)
-"""Where limits are tried first, ln of start."""
-BAD = 0.15
-"""Median error from which they are."""
-WORTH = 0.9
+WITNESSES = 3
+NEAR_OCTAVES = 3.0
+"""An outlier has at least so many other points of its op and ranks within so many octaves."""
+FRESH = 3
+"""Every so many steps the derivative is taken anew; in between it follows the steps (Broyden 1965)."""
+MOST_ROUNDS = 3
+ENOUGH = 0.97
+"""Fits in a row, each from where the last one ended (with other switch points, or limits that bind by now): until one saves less."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,6 +71,13 @@ class Fit:
     left_out_error: Array
     left_out_sigma: Array
     at_bound: np.ndarray
+    expected: Array
+    """ln(time) of each point by the prior alone, ..."""
+    expected_sigma: Array
+    """... and its standard deviation."""
+    switch: float
+    """Factor on the sizes at which the library changes protocol, and whether the measurements tell it."""
+    switch_told: bool
     seconds: float
     message: str
     success: bool
@@ -103,15 +111,31 @@ def fit(model: BoxModel, prior: Prior) -> Fit:
     Raises:
         numpy.linalg.LinAlgError: never for finite measurements (the noise keeps every matrix positive).
     """
-    from scipy.optimize import least_squares
-
     began = time.perf_counter()
     beliefs = [prior.beliefs[name] for name in model.names]
     mean, sigma = np.array([item.mean for item in beliefs]), np.array([item.sigma for item in beliefs])
     low, high = _bounds(model.names)
     mean = np.clip(mean, low + 1e-6, high - 1e-6)
-    first = _from_low(model, mean, sigma, low, high)
+    search = Search(model, mean, sigma, low, high)
+    vector = search.begin()
+    ended, jacobian, cost = ("", False), np.zeros((0, 0)), math.inf
+    for turn in range(MOST_ROUNDS):
+        model.look_again()  # limits may bind by now that did not at the start
+        vector, jacobian, ended, now = _least_squares(model, mean, sigma, low, high, vector)
+        if not search.switch(vector) and (turn > 0 or now > ENOUGH * cost):
+            break
+        cost = now
+    return _refined(model, mean, sigma, vector, jacobian, (low, high), began, ended, search.told(vector))
+
+
+def _least_squares(
+    model: BoxModel, mean: Array, sigma: Array, low: Array, high: Array, first: Array
+) -> tuple[Array, Array, tuple[str, bool], float]:
+    """(constants, derivative there, how it ended, the cost)."""
+    from scipy.optimize import least_squares
+
     kept: dict[str, Array] = {}
+    turns = [0]
     scale = np.maximum(POINT, model.noise)
 
     def residuals(vector: Array) -> Array:
@@ -119,15 +143,20 @@ def fit(model: BoxModel, prior: Prior) -> Fit:
         return np.concatenate([(kept["ln"] - model.measured) / scale, (vector - mean) / sigma])
 
     def slopes(vector: Array) -> Array:
-        at = kept["ln"] if np.array_equal(kept.get("at", np.zeros(0)), vector) else None
-        kept["jacobian"], kept["there"] = model.jacobian(vector, at), vector.copy()
+        at = kept["ln"] if np.array_equal(kept.get("at", np.zeros(0)), vector) else model.ln_times(vector)
+        if "jacobian" in kept and turns[0] % FRESH:
+            step, change = vector - kept["there"], at - kept["ln there"]
+            kept["jacobian"] = kept["jacobian"] + np.outer(change - kept["jacobian"] @ step, step) / max(float(step @ step), 1e-12)
+        else:
+            kept["jacobian"] = model.jacobian(vector, at)
+        turns[0] += 1
+        kept["there"], kept["ln there"] = vector.copy(), at
         return np.vstack([kept["jacobian"] / scale[:, None], np.diag(1.0 / sigma)])
 
     found = least_squares(
         residuals, first, jac=slopes, bounds=(low, high), loss="soft_l1", x_scale=sigma, xtol=1e-3, ftol=1e-3, gtol=1e-6, max_nfev=20
     )
-    jacobian = kept["jacobian"] if np.allclose(kept["there"], found.x, atol=0.02) else model.jacobian(found.x)
-    return _refined(model, mean, sigma, found.x, jacobian, (low, high), began, (str(found.message), bool(found.success)))
+    return found.x, model.jacobian(found.x), (str(found.message), bool(found.success)), float(found.cost)
 
 
 def _bounds(names: Sequence[str]) -> tuple[Array, Array]:
@@ -136,46 +165,6 @@ def _bounds(names: Sequence[str]) -> tuple[Array, Array]:
         np.array([math.log(item.low / item.value) for item in items]),
         np.array([math.log(item.high / item.value) for item in items]),
     )
-
-
-def _from_low(model: BoxModel, mean: Array, sigma: Array, low: Array, high: Array) -> Array:
-    """Where to begin: at the prior, or where one or two limits bind far below it if that fits clearly better.
-
-    Only the curves of the op that was measured with the most points are looked at.
-    """
-    if not model.curves:
-        return mean
-    counts: dict[str, int] = {}
-    for curve in model.curves:
-        counts[curve.op] = counts.get(curve.op, 0) + len(curve.sizes)
-    op = max(counts, key=lambda name: (name == "all_reduce", counts[name]))
-    which = [index for index, curve in enumerate(model.curves) if curve.op == op][:4]
-    measured = np.concatenate([np.log(model.curves[index].times) for index in which])
-
-    def cost(vector: Array) -> float:
-        error = (model.ln_times(vector, which) - measured) / POINT
-        return float(np.sum(2 * (np.sqrt(1 + error**2) - 1)) + np.sum(((vector - mean) / sigma) ** 2))
-
-    best = cost(mean)
-    current = mean
-    if np.median(np.abs(model.ln_times(mean, which) - measured)) < BAD:
-        return mean
-    for _ in range(2):
-        tried = []
-        for place, name in enumerate(model.names):
-            if not constants()[name].ceiling:
-                continue
-            for down in LOW:
-                vector = current.copy()
-                vector[place] = np.clip(vector[place] + down, low[place] + 1e-6, high[place] - 1e-6)
-                tried.append((cost(vector), place, vector))
-        if not tried:
-            break
-        least, _, vector = min(tried, key=lambda item: item[:2])
-        if least > WORTH * best:
-            break
-        best, current = least, vector
-    return current
 
 
 def _refined(
@@ -187,6 +176,7 @@ def _refined(
     bounds: tuple[Array, Array],
     began: float,
     end: tuple[str, bool],
+    switch_told: bool,
 ) -> Fit:
     """Standard errors, the misfit's scale and outliers around ``vector``."""
     low, high = bounds
@@ -196,10 +186,11 @@ def _refined(
     error = model.measured - at
     start = error + jacobian @ (vector - mean)
     scale, noise, outliers = 1.0, plain, np.zeros(len(error), dtype=bool)
+    witnessed = _witnessed(rows)
     for _ in range(4):
         off, spread = _each_left_out(rows, jacobian, sigma, noise, scale, start)
         alone = np.sqrt(np.maximum(spread**2 - noise**2, 0.0) + plain**2)
-        far = (np.abs(off) > OUTLIER * alone) & (np.abs(off) > OUTLIER_FROM)
+        far = (np.abs(off) > OUTLIER * alone) & (np.abs(off) > OUTLIER_FROM) & witnessed
         scale = _scale(scale, off[~far], spread[~far])
         if np.array_equal(far, outliers):
             break
@@ -223,10 +214,21 @@ def _refined(
         left_out_error=off,
         left_out_sigma=spread,
         at_bound=at_bound,
+        expected=model.ln_times(mean),
+        expected_sigma=np.sqrt(np.diagonal(covariance(rows, rows)) + np.einsum("ij,j,ij->i", jacobian, sigma**2, jacobian)),
         seconds=time.perf_counter() - began,
+        switch=model.switch,
+        switch_told=switch_told,
         message=end[0],
         success=end[1],
     )
+
+
+def _witnessed(rows: Rows) -> np.ndarray:
+    """Points that enough others of their op and number of ranks stand near: only those can be called far from the others."""
+    same = np.array([[a == b for b in rows.op] for a in rows.op]) & (rows.ranks[:, None] == rows.ranks[None, :])
+    near = np.abs(np.log2(rows.size)[:, None] - np.log2(rows.size)[None, :]) <= NEAR_OCTAVES
+    return np.asarray(np.sum(same & near, axis=1) > WITNESSES)
 
 
 def _sandwich(jacobian: Array, error: Array, sigma: Array, inside: Array, scale: Array) -> Array:

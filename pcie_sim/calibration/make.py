@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -12,7 +12,7 @@ from pcie_sim.calibration import checks
 from pcie_sim.calibration.constants import constants
 from pcie_sim.calibration.fit import Fit, fit
 from pcie_sim.calibration.model import COPY, FLOOR, BoxModel
-from pcie_sim.calibration.points import Curve, Gathered, gather
+from pcie_sim.calibration.points import Gathered, gather, short_name
 from pcie_sim.calibration.prior import Prior, make_prior, traits
 from pcie_sim.errors import InputError
 from pcie_sim.importers.relate import RelatedMeasurement
@@ -28,6 +28,8 @@ from pcie_sim.topology import Topology
 
 NARROWED = 0.85
 """A standard error below this share of its prior's means that the measurements told something."""
+HALF_STEP = 0.17
+"""Standard error of ln of a switch point: they are tried by half octaves."""
 MOST_POINTS = 1200
 """Points that a fit takes (its matrices grow with their square)."""
 
@@ -87,21 +89,11 @@ def _thinned(found: Gathered) -> tuple[Gathered, list[str]]:
     kept = []
     for curve in found.curves:
         places = np.unique(np.linspace(0, len(curve.sizes) - 1, min(each, len(curve.sizes))).round().astype(int))
-        kept.append(
-            Curve(
-                curve.op,
-                curve.gpus,
-                curve.launch,
-                curve.sizes[places],
-                curve.times[places],
-                curve.state,
-                curve.source,
-                curve.noise,
-                curve.points,
-            )
-        )
+        kept.append(replace(curve, sizes=curve.sizes[places], times=curve.times[places]))
     kept = kept[: max(1, MOST_POINTS // 8)]
-    return Gathered(kept, found.copies, found.unused), [f"{total} points: {sum(len(c.sizes) for c in kept)} of them, spread evenly, are used"]
+    return Gathered(kept, found.copies, found.unused), [
+        f"{total} points: {sum(len(c.sizes) for c in kept)} of them, spread evenly, are used"
+    ]
 
 
 def to_spec(box: Topology, done: Fit, prior: Prior, found: Gathered, sha256: Mapping[str, str]) -> CalibrationSpec:
@@ -120,7 +112,9 @@ def to_spec(box: Topology, done: Fit, prior: Prior, found: Gathered, sha256: Map
             "prior_weights": dict(prior.weights),
             "inputs": _inputs(done, found, sha256),
             "parameters": _parameters(done, prior),
-            "correlations": {f"{a} ~ {b}": round(value, 3) for a, b, value in strong_correlations(done, all_of_them=True) if abs(value) >= 0.05},
+            "correlations": {
+                f"{a} ~ {b}": round(value, 3) for a, b, value in strong_correlations(done, all_of_them=True) if abs(value) >= 0.05
+            },
             "curves": tuple(curve.spec(outliers.get(index, ())) for index, curve in enumerate(done.model.curves)),
             "residual": Misfit.model_validate(
                 {"sigma_log_by_op": _sigmas(done), "scale": round(done.scale, 4), "noise": round(float(np.median(done.model.noise)), 4)}
@@ -137,34 +131,33 @@ def _outliers(done: Fit) -> dict[int, list[int]]:
 
 
 def _inputs(done: Fit, found: Gathered, sha256: Mapping[str, str]) -> tuple[InputRef, ...]:
-    items: list[InputRef] = []
-    for curve in done.model.curves:
-        for source in curve.source.split(", "):
-            items.append(
-                InputRef(
-                    file=source.rpartition("/")[2],
-                    sha256=sha256.get(source, "0" * 64),
-                    op=curve.op,
-                    ranks=curve.ranks,
-                    launch=curve.launch,
-                    ccl=curve.state.ccl,
-                    points=curve.points,
-                    used=len(curve.sizes),
-                    range_bytes=(float(curve.sizes[0]), float(curve.sizes[-1])),
-                )
-            )
-    for copies in found.copies:
-        items.append(
-            InputRef(
-                file=copies.source.rpartition("/")[2],
-                sha256=sha256.get(copies.source, "0" * 64),
-                op=f"copy ({copies.kind})",
-                ranks=2,
-                points=copies.pairs,
-                used=1,
-            )
+    curves = [
+        InputRef(
+            file=short_name(source),
+            sha256=sha256.get(source, "0" * 64),
+            op=curve.op,
+            ranks=curve.ranks,
+            launch=curve.launch,
+            ccl=curve.state.ccl,
+            points=curve.points,
+            used=len(curve.sizes),
+            range_bytes=(float(curve.sizes[0]), float(curve.sizes[-1])),
         )
-    return tuple(items)
+        for curve in done.model.curves
+        for source in curve.sources
+    ]
+    copies = [
+        InputRef(
+            file=short_name(item.source),
+            sha256=sha256.get(item.source, "0" * 64),
+            op=f"copy ({item.kind})",
+            ranks=2,
+            points=item.pairs,
+            used=1,
+        )
+        for item in found.copies
+    ]
+    return (*curves, *copies)
 
 
 def _parameters(done: Fit, prior: Prior) -> tuple[CalibratedParameter, ...]:
@@ -175,6 +168,10 @@ def _parameters(done: Fit, prior: Prior) -> tuple[CalibratedParameter, ...]:
         value, error, narrowed, bound = constant.value * math.exp(belief.mean), belief.sigma, False, False
         believed = value
         note = f"{constant.title}: nothing that was measured depends on it"
+        if constant.discrete and done.model.switches:
+            value, narrowed = done.switch, done.switch_told
+            error = HALF_STEP if narrowed else belief.sigma
+            note = constant.title if narrowed else f"{constant.title}: the measurements do not tell it"
         if name in done.model.names:
             place = done.model.names.index(name)
             value, error = constant.value * math.exp(done.vector[place]), float(done.sigma[place])

@@ -17,11 +17,11 @@ import numpy as np
 from pcie_sim.calibration.model import COPY, FLOOR, Rows
 from pcie_sim.specs.ops import Array
 
-LONG, SHORT = 0.08, 0.08
+LONG, SHORT = 0.06, 0.07
 """Standard deviations of ln(time) of the two parts."""
 LONG_OCTAVES, SHORT_OCTAVES = 10.0, 1.5
 """Sizes so many octaves apart share 1/e of a part."""
-RANK_OCTAVES = 2.0
+RANK_OCTAVES = 3.0
 """Numbers of ranks a factor 2^x apart share exp(-x / this)."""
 RINGS = ("all_reduce", "all_gather", "reduce_scatter")
 CHAINS = ("broadcast", "reduce")
@@ -75,9 +75,7 @@ def covariance(a: Rows, b: Rows) -> Array:
     """Prior covariance of the misfit between the points of ``a`` and of ``b``, ``scale`` 1."""
     ops = {(x, y): _between(x, y) for x in set(a.op) for y in set(b.op)}
     shared = _table(a.op, b.op, ops)
-    words = {
-        (x, y): 0.0 for x in set(a.regime) for y in set(b.regime) if x != y and ({x, y} & {FLOOR, COPY})
-    }
+    words = {(x, y): 0.0 for x in set(a.regime) for y in set(b.regime) if x != y and ({x, y} & {FLOOR, COPY})}
     shared = shared * _table(a.regime, b.regime, words) * _table(a.transport, b.transport)
     ranks = np.abs(np.log2(a.ranks)[:, None] - np.log2(b.ranks)[None, :]) / RANK_OCTAVES
     apart = np.abs(np.log2(a.size)[:, None] - np.log2(b.size)[None, :])

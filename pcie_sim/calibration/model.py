@@ -24,6 +24,8 @@ STEP = 1e-3
 FLOOR = "floor"
 """Regime of eager calls that the CPU's launches hold up."""
 COPY = "copy"
+KEPT = 64
+"""Times of a curve that are kept, by the constants' values."""
 
 
 def priced_as(launch: CurveLaunch | None) -> Literal["graph", "eager"]:
@@ -92,7 +94,14 @@ class BoxModel:
         self.places = [slice(int(a), int(b)) for a, b in pairwise(ends)]
         """Where each curve's points stand."""
         self._copies_from = int(ends[-1])
-        self.names = self._relevant()
+        relevant = self._relevant()
+        self.names = [name for name in relevant if not constants()[name].discrete]
+        self.switches = len(relevant) > len(self.names)
+        """Whether switch points matter for what was measured."""
+        self.switch = 1.0
+        """Factor on the sizes at which the library changes protocol (``believed_rate``)."""
+        self._own_names = [self._of_curve(curve, relevant) for curve in self.curves]
+        self._kept: list[dict[tuple[float, ...], Array]] = [{} for _ in self.curves]
         self.evaluations = 0
         self._patterns: list[list[int]] | None = None
 
@@ -103,10 +112,11 @@ class BoxModel:
 
     def values(self, vector: Array) -> dict[str, float]:
         """Constants by name at ``vector``."""
-        return {name: float(value) for name, value in zip(self.names, self.start * np.exp(vector), strict=True)}
+        found = {name: float(value) for name, value in zip(self.names, self.start * np.exp(vector), strict=True)}
+        return {**found, "believed_rate": self.switch}
 
     def ln_times(self, vector: Array, which: Sequence[int] | None = None) -> Array:
-        """ln of seconds of every point (of the curves ``which``; copies: ln of seconds per byte)."""
+        """Ln of seconds of every point (of the curves ``which``; copies: ln of seconds per byte)."""
         found, _ = self._run(vector, which, rows=False)
         return found
 
@@ -118,17 +128,33 @@ class BoxModel:
 
     def _run(self, vector: Array, which: Sequence[int] | None, *, rows: bool) -> tuple[Array, Rows | None]:
         self.evaluations += 1
-        parts = parts_with(self.values(vector), self.used)
+        values = self.values(vector)
+        parts = parts_with(values, self.used)
         chosen = list(range(len(self.curves)) if which is None else which)
         copies = self.copies if which is None else []
         with catalog.using_parts(parts):
             base = from_spec(self.box.spec, source=self.box.name)
             boxes = {state: state.of(base) for state in self.states}
-            times, found = price_curves(boxes, [self.curves[index] for index in chosen], numbers=chosen, rows=rows)
+            if rows:
+                times, found = price_curves(boxes, [self.curves[index] for index in chosen], numbers=chosen)
+            else:
+                priced = [self._priced(boxes, index, values) for index in chosen]
+                times, found = np.concatenate(priced) if priced else np.zeros(0), None
             if copies:
                 rates = [copy_rates(boxes[item.state], [item.pair], access=_access(item)).total for item in copies]
                 times = np.concatenate([times, -np.log(rates)])
         return times, self._with_copies(found) if found is not None else None
+
+    def _priced(self, boxes: Mapping[State, Topology], index: int, values: Mapping[str, float]) -> Array:
+        """ln(seconds) of one curve, kept by the constants that it can depend on."""
+        known = self._kept[index]
+        key = tuple([values[name] for name in self._own_names[index]])
+        if key not in known:
+            if len(known) >= KEPT:
+                known.clear()
+            curve = self.curves[index]
+            known[key] = np.log(price(boxes[curve.state], curve, curve.sizes).time_s)
+        return known[key]
 
     def _with_copies(self, rows: Rows) -> Rows:
         count = len(self.copies)
@@ -145,7 +171,7 @@ class BoxModel:
         )
 
     def jacobian(self, vector: Array, at: Array | None = None, *, whole: bool = False) -> Array:
-        """d ln(time) / d ln(constant), shape (points, constants), by forward differences.
+        """D ln(time) / d ln(constant), shape (points, constants), by forward differences.
 
         The first call (and a ``whole`` one) finds which points each constant moves; later ones price only the curves that it moves, and
         move constants together that have no point in common (Curtis, Powell, Reid 1974). A constant that moved nothing is not tried
@@ -180,12 +206,27 @@ class BoxModel:
                 found[:, index] = np.where(self._moves[:, index], change, 0.0)
         return found
 
+    def look_again(self) -> None:
+        """The next derivative tries every constant again."""
+        self._patterns = None
+
+    def _of_curve(self, curve: Curve, names: Sequence[str]) -> list[str]:
+        """Those of ``names`` that one curve can depend on."""
+        have = self._have([curve], [])
+        return [name for name in names if all(met(need, have) for need in constants()[name].needs)]
+
     def _relevant(self) -> list[str]:
         """Constants that what was measured can depend on."""
-        have = {f"op:{curve.op}" for curve in self.curves}
+        have = self._have(self.curves, self.copies)
+        return [name for name, item in constants().items() if all(met(need, have) for need in item.needs)]
+
+    def _have(self, curves: Sequence[Curve], copies: Sequence[Copies]) -> set[str]:
+        have = {f"op:{curve.op}" for curve in curves}
         if self.copies:
-            have |= {"copies", "op:copy"}
-        for curve in self.curves:
+            have.add("copies")  # the links' own rates are told apart from the library's, and then count in every curve
+        if copies:
+            have.add("op:copy")
+        for curve in curves:
             at = curve.state.of(self.box)
             if priced_as(curve.launch) == "eager":
                 have.add("eager")
@@ -195,9 +236,9 @@ class BoxModel:
                         have |= way_between(at, a, b, len(curve.gpus))
             if "LL128" in dict(curve.state.env).get("NCCL_PROTO", at.settings.env.get("NCCL_PROTO", "")):
                 have.add("LL128")
-        for item in self.copies:
+        for item in copies:
             have |= way_between(item.state.of(self.box), *item.pair, 2)
-        return [name for name, item in constants().items() if all(met(need, have) for need in item.needs)]
+        return have
 
 
 def met(need: str, have: set[str]) -> bool:
@@ -211,7 +252,7 @@ def met(need: str, have: set[str]) -> bool:
 def way_between(box: Topology, a: str, b: str, gpus: int) -> set[str]:
     """What a constant may need of the way from ``a`` to ``b`` in a group of ``gpus``: its transport, a root complex, sockets."""
     kind = box.transport(a, b, gpus=gpus).kind
-    found = {kind}
+    found: set[str] = {kind}
     if kind == "P2P" and box.path_type(a, b) in ("PHB", "SYS"):
         found.add("root")
     if len(box.sockets) > 1 and box.socket_of(a) != box.socket_of(b) and kind != "NET":

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
@@ -58,7 +58,7 @@ class Curve:
     sizes: Array
     times: Array
     state: State
-    source: str
+    sources: tuple[str, ...]
     noise: float = RUN_NOISE
     points: int = 0
     """Rows that were read for it."""
@@ -87,7 +87,7 @@ class Curve:
             p2p=cast(Any, self.state.p2p if self.state.p2p in ("on", "off") else None),
             env=dict(self.state.env),
             outliers=tuple(sorted(outliers)),
-            file=self.source,
+            file=", ".join(map(short_name, self.sources)) or None,
         )
 
 
@@ -114,6 +114,11 @@ class Gathered:
     unused: list[str] = field(default_factory=list)
 
 
+def short_name(source: str) -> str:
+    """A file's name without its folders: a calibration that is shared tells nothing of the machine it was made on."""
+    return source.replace("\\", "/").rpartition("/")[2]
+
+
 def curve_of(held: MeasuredCurve, box: Topology) -> Curve:
     """A curve of a calibration file on ``box``.
 
@@ -126,7 +131,16 @@ def curve_of(held: MeasuredCurve, box: Topology) -> Curve:
             raise InputError(f"the calibration has a curve on {gpu}, which {box.name} does not have")
     state = State(held.p2p, None, held.ccl, tuple(sorted(held.env.items())))
     times = np.asarray(held.time_us) * 1e-6
-    return Curve(held.op, tuple(gpus), held.launch, np.asarray(held.bytes, dtype=float), times, state, held.file or "", held.sigma_log)
+    return Curve(
+        held.op,
+        tuple(gpus),
+        held.launch,
+        np.asarray(held.bytes, dtype=float),
+        times,
+        state,
+        (held.file,) if held.file else (),
+        held.sigma_log,
+    )
 
 
 def gather(box: Topology, measured: Sequence[RelatedMeasurement]) -> Gathered:
@@ -156,7 +170,11 @@ def gather(box: Topology, measured: Sequence[RelatedMeasurement]) -> Gathered:
                 continue
             groups.setdefault((row.op, gpus, launch_of(row, arm), state), []).append((row, one.source))
     for (op, gpus, launch, state), rows in list(groups.items())[:MOST_CURVES]:
-        found.curves.append(_curve(op, gpus, launch, state, rows))
+        good = [pair for pair in rows if pair[0].quality == "good"]
+        if good and len(good) < len(rows):
+            text = f"{rows[0][1]}: {op} rows marked doubtful, beside good ones"
+            dropped[text] = dropped.get(text, 0) + len(rows) - len(good)
+        found.curves.append(_curve(op, gpus, launch, state, good or rows))
     if len(groups) > MOST_CURVES:
         found.unused.append(f"{len(groups) - MOST_CURVES} more curves than the {MOST_CURVES} that are fitted")
     found.copies = [_copies(key, rows) for key, rows in copies.items()]
@@ -218,9 +236,7 @@ def _taken(box: Topology, state: State, **more: Any) -> State:
     return other
 
 
-def _curve(
-    op: str, gpus: tuple[str, ...], launch: CurveLaunch | None, state: State, rows: Sequence[tuple[MeasuredRow, str]]
-) -> Curve:
+def _curve(op: str, gpus: tuple[str, ...], launch: CurveLaunch | None, state: State, rows: Sequence[tuple[MeasuredRow, str]]) -> Curve:
     by_size: dict[int, list[float]] = {}
     aside: dict[int, list[float]] = {}
     for row, _ in rows:
@@ -243,7 +259,7 @@ def _curve(
         np.asarray(sizes, dtype=float),
         np.asarray([statistics.median(by_size[size]) for size in sizes]),
         state,
-        ", ".join(sources),
+        tuple(sources),
         noise,
         len(rows),
     )
@@ -278,10 +294,5 @@ def _copies(key: tuple[Any, ...], rows: Sequence[tuple[MeasuredRow, str]]) -> Co
     kind, access, state, _ = key
     logs = [math.log(value) for value in values]
     noise = max(0.02, statistics.stdev(logs) if len(logs) > 2 else 0.05)
-    pair = cast(tuple[str, str], rows[0][0].flows[0])
+    pair = rows[0][0].flows[0]
     return Copies(pair, access, state, math.exp(statistics.median(logs)), noise, len(values), rows[0][1], kind)
-
-
-def hashes(curves: Sequence[Curve], of_source: Mapping[str, str]) -> dict[str, str]:
-    """SHA-256 by source."""
-    return {curve.source: of_source.get(curve.source, "") for curve in curves}

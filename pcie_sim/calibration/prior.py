@@ -49,12 +49,12 @@ class Prior:
 def traits(box: Topology) -> dict[str, str]:
     """What makes boxes alike, in words."""
     gpus = box.gpus
-    kinds = sorted({box.transport(a, b, gpus=len(gpus)).kind for a in gpus for b in gpus if a != b}) or ["none"]
+    kinds: list[str] = sorted({box.transport(a, b, gpus=len(gpus)).kind for a in gpus for b in gpus if a != b})
     specs = [box.gpu_spec(gpu) for gpu in gpus]
     cpus = [catalog.load_part(node.part) for node in box.spec.nodes.values() if node.kind == "socket" and node.part is not None]
     cpu = next((part for part in cpus if isinstance(part, SocketPart)), None)
     return {
-        "transport": "+".join(kinds),
+        "transport": "+".join(kinds) or "none",
         "pcie": f"gen{min(spec.pcie.gen for spec in specs)}",
         "cpu": cpu.name if cpu is not None else "unknown",
         "vendor": cpu.vendor if cpu is not None and cpu.vendor else "unknown",
@@ -84,6 +84,8 @@ def from_profiles(profiles: Sequence[tuple[CalibrationSpec, float]]) -> dict[str
     """Beliefs from profiles with their weights (see the module's text)."""
     found = nothing_known()
     for name, item in constants().items():
+        if item.discrete:  # a matter of one box's tree
+            continue
         seen: list[tuple[float, float, float]] = []
         for profile, weight in profiles:
             parameter = profile.value_of(name)
@@ -116,7 +118,8 @@ def make_prior(box: Topology, asked: str = "auto", *, leave_out: Iterable[str] =
     """The prior for ``box``.
 
     Args:
-        asked: ``auto`` (all shipped profiles, the more alike the more), ``none`` (the constants file alone), or one profile's name.
+        asked: ``auto`` (all shipped profiles of healthy boxes, the more alike the more), ``none`` (the constants file alone), or one
+            profile's name.
         leave_out: names or ids of profiles that must not be used.
         inputs: SHA-256 of the files that are being fitted: a profile made of one of them is left out, its data would count twice.
 
@@ -146,7 +149,9 @@ def make_prior(box: Topology, asked: str = "auto", *, leave_out: Iterable[str] =
             raise InputError(f"--prior {asked[:80]}: no such profile{_nearest(asked, [str(p.name) for p in profiles])}; or auto, none")
         return Prior(asked, from_profiles([(chosen[0], 1.0)]), {asked: 1.0}, tuple(left))
     own = traits(box)
-    weighted = sorted(((profile, alike(own, profile.topology.traits)) for profile in kept), key=lambda pair: -pair[1])
+    weighted = sorted(
+        ((profile, alike(own, profile.topology.traits)) for profile in kept if profile.topology.healthy), key=lambda pair: -pair[1]
+    )
     if not weighted:
         return Prior("none", nothing_known(), left_out=tuple(left))
     weights = {str(profile.name): round(weight, 4) for profile, weight in weighted}

@@ -6,7 +6,17 @@ from typing import Annotated, Any
 
 import typer
 
-from pcie_sim.cli.options import EnvOption, GpuOption, JsonOption, NcclOption, OutputOption, P2pOption, TopologyOption, parse_env
+from pcie_sim.cli.calibration import CalibrationOption, calibrated_by
+from pcie_sim.cli.options import (
+    EnvOption,
+    GpuOption,
+    JsonOption,
+    NcclOption,
+    OutputOption,
+    P2pOption,
+    TopologyOption,
+    parse_env,
+)
 from pcie_sim.cli.output import check_output, emit, files_of
 
 
@@ -37,14 +47,16 @@ def collective(
         str, typer.Option("--protocol", metavar="P", help="LL, LL128 or Simple; auto: what the library would choose.")
     ] = "auto",
     launch: Annotated[
-        str, typer.Option("--launch", metavar="graph|eager", help="CUDA graphs, or single launches as nccl-tests does.")
-    ] = "eager",
+        str | None,
+        typer.Option("--launch", metavar="graph|eager", help="CUDA graphs or single launches; default: the calibration's, else eager."),
+    ] = None,
     engine: Annotated[
         str, typer.Option("--engine", metavar="analytic|event", help="Closed form, or every transfer simulated.")
     ] = "analytic",
     order: Annotated[
         str | None, typer.Option("--order", metavar="LIST", help="GPUs rank by rank, like gpu0,gpu4,gpu1: a ring follows them.")
     ] = None,
+    calibration: CalibrationOption = None,
     gpu: GpuOption = None,
     env: EnvOption = None,
     nccl: NcclOption = None,
@@ -56,19 +68,21 @@ def collective(
     from pcie_sim import study
     from pcie_sim.report.timing import timing_blocks
 
-    check_output(output, reads=files_of(topology=topology))
-    found = study.collective(
-        topology if gpu is None else study.load_topology(topology, gpu=gpu),
-        op,
-        size,
-        ranks=ranks,
-        algorithm=algorithm,
-        protocol=protocol,
-        launch=launch,  # type: ignore[arg-type]
-        engine=engine,  # type: ignore[arg-type]
-        order=order,
-        nccl=nccl,
-        env=parse_env(env),
-        p2p=p2p,  # type: ignore[arg-type]
-    )
+    check_output(output, reads=files_of(topology=topology, calibration=calibration))
+    with calibrated_by(calibration) as measured:
+        found = study.collective(
+            topology if gpu is None else study.load_topology(topology, gpu=gpu),
+            op,
+            size,
+            ranks=ranks,
+            algorithm=algorithm,
+            protocol=protocol,
+            launch=launch,  # type: ignore[arg-type]
+            engine=engine,  # type: ignore[arg-type]
+            order=order,
+            nccl=nccl,
+            env=parse_env(env),
+            p2p=p2p,  # type: ignore[arg-type]
+            calibration=measured,
+        )
     emit(found.to_dict, lambda width: timing_blocks(found, width=width), as_json=json, output=output)

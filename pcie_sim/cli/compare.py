@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from pcie_sim.cli.calibration import CalibrationOption, calibrated_by, calibration_text
 from pcie_sim.cli.options import (
     EnvOption,
     GpuOption,
@@ -44,6 +45,7 @@ def compare(
         str, typer.Option("--concurrency", metavar="LIST", help="Requests of the whole box in decode at once.")
     ] = DEFAULT_CONCURRENCY,
     context: Annotated[str, typer.Option("--context", metavar="LIST", help="Tokens in each request's KV cache.")] = "1024",
+    calibration: CalibrationOption = None,
     gpu: GpuOption = None,
     env: EnvOption = None,
     nccl: NcclOption = None,
@@ -65,7 +67,7 @@ def compare(
     from pcie_sim.specs.strategy import parse_strategy
     from pcie_sim.study.verbs import usual_strategies
 
-    check_output(output, plot=plot, reads=files_of(topology=topology, model=model, more=serve))
+    check_output(output, plot=plot, reads=files_of(topology=topology, model=model, more=serve, calibration=calibration))
     question = asked(
         "compare",
         serve,
@@ -83,33 +85,40 @@ def compare(
         usual = usual_strategies(box, spec, question.runtime)
         same = parse_strategy(question.strategy).canonical
         strategies = ",".join((question.strategy, *(one for one in usual if parse_strategy(one).canonical != same)))
-    found = study.compare(
-        box,
-        model=spec,
-        runtime=question.runtime,
-        strategies=strategies,
-        concurrency=concurrency,
-        context=context,
-        nccl=nccl,
-        env=question.env,
-        p2p=p2p,  # type: ignore[arg-type]
-        launch=question.launch,  # type: ignore[arg-type]
-        pp_layers=pp_layers,
-        popularity=popularity,
-        mem_fraction=question.mem_fraction,
-        max_running=question.max_running,
-    )
+    with calibrated_by(calibration) as measured:
+        found = study.compare(
+            box,
+            model=spec,
+            runtime=question.runtime,
+            strategies=strategies,
+            concurrency=concurrency,
+            context=context,
+            nccl=nccl,
+            env=question.env,
+            p2p=p2p,  # type: ignore[arg-type]
+            launch=question.launch,  # type: ignore[arg-type]
+            pp_layers=pp_layers,
+            popularity=popularity,
+            mem_fraction=question.mem_fraction,
+            max_running=question.max_running,
+            calibration=measured,
+        )
     if plot is not None:
         from pcie_sim.report.plots import save_plot
 
         wrote(save_plot(found, plot))
-    hand_out(found, as_json=json, output=output)
+    hand_out(found, as_json=json, output=output, calibration=calibration_text(calibration))
     if not found.anything_fits:
         raise typer.Exit(1)
 
 
-def hand_out(comparison: Comparison, *, as_json: bool, output: str | None = None) -> None:
-    """Print a comparison as text or JSON, and write ``-o``."""
+def hand_out(comparison: Comparison, *, as_json: bool, output: str | None = None, calibration: str = "") -> None:
+    """Print a comparison as text or JSON, and write ``-o``. ``calibration`` is what it was made with, in words."""
     from pcie_sim.report.comparison import comparison_blocks
 
-    emit(comparison.to_dict, lambda width: comparison_blocks(comparison, width=width), as_json=as_json, output=output)
+    emit(
+        comparison.to_dict,
+        lambda width: comparison_blocks(comparison, width=width, calibration=calibration),
+        as_json=as_json,
+        output=output,
+    )

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pcie_sim.cli.options import GpuOption, JsonOption
+from pcie_sim.cli.options import GpuOption, JsonOption, NameOption, checked_name
 from pcie_sim.cli.output import announce, check_output, emit, files_of, say, wrote
 from pcie_sim.errors import InputError
 
 if TYPE_CHECKING:
     from pcie_sim.importers import Remark
     from pcie_sim.study import ImportResult
-
-NameOption = Annotated[str | None, typer.Option("--name", metavar="NAME", help="What to call it; default: after the first file.")]
 
 
 def topology(
@@ -43,7 +40,7 @@ def topology(
         raise InputError(
             "no file given; name what you have (nvidia-smi topo -m, lspci -vvv, an NCCL dump ...), or --here to ask this machine"
         )
-    _checked_name(name)
+    checked_name(name)
     announce(given)
     read = list(imports.read_files(given)) if given else []
     remarks: tuple[Remark, ...] = ()
@@ -100,18 +97,13 @@ def model(
     from pcie_sim.study import imports
 
     check_output(output, reads=[Path(file) for file in files])
-    _checked_name(name)
+    checked_name(name)
     result = imports.import_model(*files, name=name)
     assert result.model is not None  # noqa: S101 - else refused
     text = write.model_text(result.model)
     if output is not None:
         wrote(write_whole(output, text.encode(), what="-o"))
     _hand_out(result, text, as_json=json, written=output is not None)
-
-
-def _checked_name(name: str | None) -> None:
-    if name is not None and not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,79}", name):
-        raise InputError(f"--name {name[:40]!r}: a name has letters, digits and . _ + -, the first a letter or digit, at most 80 in all")
 
 
 def _hand_out(result: ImportResult, text: str, *, as_json: bool, written: bool) -> None:

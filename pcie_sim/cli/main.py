@@ -14,7 +14,7 @@ from typing import Annotated
 import typer
 
 import pcie_sim
-from pcie_sim.cli import collective, compare, demo, flows, gpu, model, predict, topology
+from pcie_sim.cli import calibrate, collective, compare, demo, flows, gpu, model, predict, topology
 from pcie_sim.cli.output import mute, say
 from pcie_sim.cli.usage import shortened, usage_error
 from pcie_sim.errors import InputError, PcieSimError
@@ -59,6 +59,7 @@ app.command("demo", short_help="The case it was built for, beside its measuremen
 app.command("compare", short_help="Strategies against each other: who wins, by how much, why.")(compare.compare)
 app.command("predict", short_help="One strategy at one concurrency, op by op.")(predict.predict)
 app.command("collective", cls=collective.WithAlgorithms, short_help="The time of one collective call.")(collective.collective)
+app.command("calibrate", short_help="A box's own constants, from its logs of nccl-tests.")(calibrate.calibrate)
 app.command("flows", short_help="Explicit flows on explicit links, shared fairly.")(flows.flows)
 app.add_typer(topology.app, name="topology")
 app.add_typer(model.app, name="model")

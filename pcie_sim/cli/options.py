@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Annotated
 
@@ -16,6 +17,7 @@ ModelOption = Annotated[
     str | None, typer.Option("--model", metavar="M", help="Model: a catalog name, a model file, or a Hugging Face config.json.")
 ]
 GpuOption = Annotated[str | None, typer.Option("--gpu", metavar="G", help="GPU model, where no file says it (pcie-sim gpu list).")]
+NameOption = Annotated[str | None, typer.Option("--name", metavar="NAME", help="What to call it; default: after the first file.")]
 RuntimeOption = Annotated[
     str | None, typer.Option("--runtime", metavar="R", help="Serving engine: sglang (unless given), vllm or generic.")
 ]
@@ -46,6 +48,16 @@ MemFractionOption = Annotated[
 MaxRunningOption = Annotated[
     int | None, typer.Option("--max-running", metavar="N", help="Most requests in decode at once; default: the engine's.")
 ]
+
+
+def checked_name(name: str | None) -> None:
+    """Refuse a ``--name`` that is none.
+
+    Raises:
+        InputError: other letters than a name has, or too many.
+    """
+    if name is not None and not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,79}", name):
+        raise InputError(f"--name {name[:40]!r}: a name has letters, digits and . _ + -, the first a letter or digit, at most 80 in all")
 
 
 def parse_env(items: Sequence[str] | None) -> dict[str, str] | None:

@@ -6,7 +6,7 @@ import contextlib
 import json
 import os
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -78,13 +78,22 @@ def check_output(output: str | None, *, plot: str | None = None, reads: Iterable
             raise InputError(f"{what} {target}: this would overwrite the file that the question is read from; give another name")
 
 
-def files_of(*, topology: str | None = None, model: str | None = None, more: str | None = None) -> list[Path]:
+def files_of(
+    *, topology: str | None = None, model: str | None = None, more: str | None = None, calibration: Sequence[str] | None = None
+) -> list[Path]:
     """The files behind what was typed, where there are any: paths, and the files of shipped names. ``more`` is always a path."""
     from pcie_sim.catalog import is_path, resolve, shipped_topology
     from pcie_sim.catalog.lookup import file_of
 
     found: list[Path] = [] if more is None else [Path(more)]
-    for text, shipped in ((topology, shipped_topology), (model, lambda name: file_of("models", resolve("models", name)))):
+
+    def model_file(name: str) -> Path:
+        return file_of("models", resolve("models", name))
+
+    def profile(name: str) -> Path:
+        return file_of("profiles", resolve("profiles", name))
+
+    for text, shipped in ((topology, shipped_topology), (model, model_file), *((one, profile) for one in calibration or ())):
         if text is not None:
             with contextlib.suppress(InputError):  # told where the question is read
                 found.append(Path(text) if is_path(text) else shipped(text))
@@ -102,6 +111,20 @@ def announce(files: Iterable[str]) -> None:
             size = Path(name).stat().st_size
             if size > _LONG:
                 say(f"reading {name} ({size / 2**20:.0f} MiB)")
+
+
+@contextlib.contextmanager
+def working(text: str) -> Iterator[None]:
+    """A sign of life on standard error while the block runs; on a terminal that wants colour alone."""
+    from pcie_sim.report.console import wants_colour
+
+    if not wants_colour(sys.stderr):
+        yield
+        return
+    from rich.console import Console
+
+    with Console(file=sys.stderr, markup=False).status(clean(text)):
+        yield
 
 
 def wrote(path: Path) -> None:

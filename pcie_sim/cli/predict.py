@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from pcie_sim.cli.calibration import CalibrationOption, calibrated_by, calibration_text
 from pcie_sim.cli.options import (
     EnvOption,
     GpuOption,
@@ -36,6 +37,7 @@ def predict(
     serve: ServeOption = None,
     runtime: RuntimeOption = None,
     context: Annotated[str, typer.Option("--context", metavar="N", help="Tokens in each request's KV cache.")] = "1024",
+    calibration: CalibrationOption = None,
     gpu: GpuOption = None,
     env: EnvOption = None,
     nccl: NcclOption = None,
@@ -55,7 +57,7 @@ def predict(
     from pcie_sim import study
     from pcie_sim.report.prediction import prediction_blocks
 
-    check_output(output, reads=files_of(topology=topology, model=model, more=serve))
+    check_output(output, reads=files_of(topology=topology, model=model, more=serve, calibration=calibration))
     question = asked(
         "predict",
         serve,
@@ -69,22 +71,29 @@ def predict(
     )
     if question.strategy is None:
         raise InputError("missing option --strategy (like tp8; or --serve with a command)\nsee: pcie-sim predict --help")
-    found = study.predict(
-        topology if gpu is None else study.load_topology(topology, gpu=gpu),
-        model=question.model,
-        strategy=question.strategy,
-        concurrency=concurrency,  # type: ignore[arg-type]
-        context=context,  # type: ignore[arg-type]
-        runtime=question.runtime,
-        nccl=nccl,
-        env=question.env,
-        p2p=p2p,  # type: ignore[arg-type]
-        launch=question.launch,  # type: ignore[arg-type]
-        pp_layers=pp_layers,
-        popularity=popularity,
-        mem_fraction=question.mem_fraction,
-        max_running=question.max_running,
+    with calibrated_by(calibration) as measured:
+        found = study.predict(
+            topology if gpu is None else study.load_topology(topology, gpu=gpu),
+            model=question.model,
+            strategy=question.strategy,
+            concurrency=concurrency,  # type: ignore[arg-type]
+            context=context,  # type: ignore[arg-type]
+            runtime=question.runtime,
+            nccl=nccl,
+            env=question.env,
+            p2p=p2p,  # type: ignore[arg-type]
+            launch=question.launch,  # type: ignore[arg-type]
+            pp_layers=pp_layers,
+            popularity=popularity,
+            mem_fraction=question.mem_fraction,
+            max_running=question.max_running,
+            calibration=measured,
+        )
+    emit(
+        found.to_dict,
+        lambda width: prediction_blocks(found, width=width, calibration=calibration_text(calibration)),
+        as_json=json,
+        output=output,
     )
-    emit(found.to_dict, lambda width: prediction_blocks(found, width=width), as_json=json, output=output)
     if not found.point.fits:
         raise typer.Exit(1)

@@ -46,6 +46,7 @@ class Beliefs:
     tree: Graph
     channels: int
     notes: tuple[str, ...]
+    rate_scale: float = 1.0
 
     @property
     def rate(self) -> float:
@@ -60,7 +61,7 @@ class Beliefs:
     @cached_property
     def model(self) -> TimeModel:
         """The library's time model of this group."""
-        return TimeModel(self.tuning, Belief.of(self.ring), Belief.of(self.tree), len(self.system.gpus), self.system.capabilities)
+        return TimeModel(self.tuning, Belief.of(self.ring), Belief.of(self.tree), len(self.system.gpus), self.system.capabilities, self.rate_scale)
 
 
 _SEEN: WeakKeyDictionary[Topology, dict[tuple[str, ...], Beliefs | None]] = WeakKeyDictionary()
@@ -84,10 +85,11 @@ def beliefs(topology: Topology, part: LibraryPart | None, groups: Sequence[tuple
     if not larger:
         return None
     kept = _SEEN.setdefault(topology, {})
+    scale = part.believed_rate.value if part is not None and part.believed_rate is not None else 1.0
     found = []
     for group in dict.fromkeys(larger):
         if group not in kept:
-            kept[group] = _think(topology, tuning, group)
+            kept[group] = _think(topology, tuning, group, scale)
         found.append(kept[group])
     return min((item for item in found if item is not None), key=lambda item: item.rate / len(item.system.gpus), default=None)
 
@@ -100,7 +102,7 @@ def _by_host(topology: Topology, group: tuple[str, ...]) -> list[tuple[str, ...]
     return [tuple(gpus) for gpus in found.values()]
 
 
-def _think(topology: Topology, tuning: LibraryTuning, group: tuple[str, ...]) -> Beliefs:
+def _think(topology: Topology, tuning: LibraryTuning, group: tuple[str, ...], scale: float) -> Beliefs:
     system = see(topology, group, tuning)
     ring, tree = find(system, tuning)
     env = topology.settings.env
@@ -112,7 +114,7 @@ def _think(topology: Topology, tuning: LibraryTuning, group: tuple[str, ...]) ->
         notes.append("several hosts: the library's choices inside one of them are taken for all")
     if ring.fallback:
         notes.insert(0, fallback_text(system, tuning))
-    return Beliefs(tuning, system, ring, tree, channels, tuple(notes))
+    return Beliefs(tuning, system, ring, tree, channels, tuple(notes), scale)
 
 
 def fallback_text(system: System, tuning: LibraryTuning) -> str:

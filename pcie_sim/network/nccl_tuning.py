@@ -60,6 +60,8 @@ class TimeModel:
     tree: Belief
     ranks: int
     capabilities: tuple[tuple[int, int], tuple[int, int]]
+    rate_scale: float = 1.0
+    """Believed rates over what the search found."""
 
     def latency(self, op: str, algorithm: Algorithm, protocol: Protocol) -> float:
         """Seconds for no bytes."""
@@ -80,14 +82,14 @@ class TimeModel:
         caps = by_capability(self.tuning.generations, self.capabilities[0])
         if algorithm == "tree":
             belief, share = self.tree, self.tuning.tree_share
-            bus = min(share["all"] * belief.channels * belief.rate, belief.channels * caps.tree)
+            bus = min(share["all"] * belief.channels * belief.rate * self.rate_scale, belief.channels * caps.tree)
             if protocol == "LL":
                 bus = min(bus * share["LL"], caps.ll)
             elif protocol == "LL128":
                 bus = min(bus * share["LL128"], belief.channels * caps.tree_ll128)
             return bus * (share["plain"] if belief.plain else 1.0) / 2
         belief = self.ring
-        bus = belief.channels * belief.rate * self.tuning.ring_share[protocol]
+        bus = belief.channels * belief.rate * self.rate_scale * self.tuning.ring_share[protocol]
         if protocol == "LL":
             bus = min(bus * self.tuning.ring_ll_share[op], caps.ll)  # type: ignore[index]  # ring ops are its keys
         elif protocol == "LL128":

@@ -19,9 +19,13 @@ _BESIDE_THE_GRID = ("does_not_fit", "queued", "eager")
 """Codes of notes that explain marks of the grid; they stand right under it."""
 
 
-def comparison_blocks(comparison: Comparison, *, width: int) -> list[Block]:
-    """Everything of a comparison. The last line is the measurement that would narrow the answer most."""
-    blocks: list[Block] = [*_head(comparison, width)]
+def comparison_blocks(comparison: Comparison, *, width: int, calibration: str = "") -> list[Block]:
+    """Everything of a comparison. The last line is the measurement that would narrow the answer most.
+
+    Args:
+        calibration: what it was made with, in words.
+    """
+    blocks: list[Block] = [*_head(comparison, width, calibration)]
     for context in comparison.contexts:
         blocks += _grid(comparison, context, width)
     blocks += bullets((note.text for note in comparison.notes if note.code in _BESIDE_THE_GRID), width=width)
@@ -36,7 +40,7 @@ def comparison_blocks(comparison: Comparison, *, width: int) -> list[Block]:
     return blocks
 
 
-def _head(comparison: Comparison, width: int) -> list[Block]:
+def _head(comparison: Comparison, width: int, calibration: str) -> list[Block]:
     titles = comparison.titles
     box = titles.get("topology") or comparison.topology
     model = titles.get("model") or comparison.model
@@ -46,6 +50,7 @@ def _head(comparison: Comparison, width: int) -> list[Block]:
         ("model", comparison.model),
         ("engine", f"{comparison.runtime}, launch {comparison.launch}"),
         ("collectives", f"{comparison.ccl}, environment {settings_text(comparison.env)}"),
+        ("calibration", calibration),
     ]
     return [bold(f"{model} on {box}"), pairs(facts, width=width)]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import textwrap
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import cycle
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
 
 FORMATS = (".png", ".svg")
 # Okabe and Ito's colours, told apart with every common colour blindness (jfly.uni-koeln.de/color), darkest first.
-_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
-_MARKERS = ("o", "s", "^", "D", "v", "P", "X")
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 _LONG = 110
 """Longest title, in letters."""
 _LINES = ("-", "--", "-.", ":")
-_GREY = "#8a8a8a"
-_INK = "#333333"
-_RING: dict[str, Any] = {"linestyle": "none", "marker": "o", "markersize": 10, "markerfacecolor": "none", "markeredgecolor": _GREY}
+GREY = "#8a8a8a"
+INK = "#333333"
+_RING: dict[str, Any] = {"linestyle": "none", "marker": "o", "markersize": 10, "markerfacecolor": "none", "markeredgecolor": GREY}
 
 
 def check_plot(path: str) -> Path:
@@ -49,15 +49,23 @@ def save_plot(comparison: Comparison, path: str) -> Path:
     Raises:
         InputError: another ending, or a file that cannot be written.
     """
+    return save_figure(lambda: comparison_figure(comparison), path)
+
+
+def save_figure(draw: Callable[[], Figure], path: str) -> Path:
+    """Write what ``draw`` makes into ``path`` (PNG or SVG by its ending).
+
+    Raises:
+        InputError: another ending, or a file that cannot be written.
+    """
     check_plot(path)
     kind = Path(path).suffix.lower().removeprefix(".")
     buffer = io.BytesIO()
     with warnings.catch_warnings():
         # Letters that the font lacks are drawn as boxes (titles are checked for them before): nothing that a reader can act upon.
         warnings.filterwarnings("ignore", message="Glyph .* missing from")
-        figure = comparison_figure(comparison)
         # A date in the file would make two equal pictures differ.
-        figure.savefig(buffer, format=kind, dpi=150, metadata={"Date": None} if kind == "svg" else None)
+        draw().savefig(buffer, format=kind, dpi=150, metadata={"Date": None} if kind == "svg" else None)
     return write_whole(path, buffer.getvalue(), what="--plot")
 
 
@@ -81,7 +89,7 @@ def comparison_figure(comparison: Comparison) -> Figure:
                 _line(axes, points, metric, look, handles)
                 _measured(axes, _rows_of(comparison, points, context), metric, look)
             _dress(axes, comparison, metric, context if len(comparison.contexts) > 1 else None)
-    title = figure.suptitle(_title(comparison, len(contexts)), fontsize=11, color=_INK, x=0.012, ha="left", linespacing=1.4)
+    title = figure.suptitle(_title(comparison, len(contexts)), fontsize=11, color=INK, x=0.012, ha="left", linespacing=1.4)
     title.set_parse_math(False)  # a dollar sign in a title is a dollar sign
     remarks = _remarks(comparison)
     labels = [*handles, *remarks]
@@ -91,8 +99,8 @@ def comparison_figure(comparison: Comparison) -> Figure:
 
 def _looks(names: Sequence[str]) -> list[tuple[str, str, str]]:
     """Colour, marker and line style by strategy; with more strategies than colours the line style tells them apart."""
-    colours, markers = cycle(_COLOURS), cycle(_MARKERS)
-    return [(next(colours), next(markers), _LINES[index // len(_COLOURS) % len(_LINES)]) for index, _ in enumerate(names)]
+    colours, markers = cycle(COLOURS), cycle(MARKERS)
+    return [(next(colours), next(markers), _LINES[index // len(COLOURS) % len(_LINES)]) for index, _ in enumerate(names)]
 
 
 def _line(axes: Axes, points: Sequence[Point], metric: str, look: tuple[str, str, str], handles: dict[str, Any]) -> None:
@@ -105,7 +113,7 @@ def _line(axes: Axes, points: Sequence[Point], metric: str, look: tuple[str, str
         x = [p.concurrency for p in part]
         y = [getattr(p, metric) for p in part]
         label = name if fits else f"{name} (does not fit)"
-        shade = colour if fits else _GREY
+        shade = colour if fits else GREY
         if fits:
             low, high = ([getattr(p, f"{metric}_{end}") for p in part] for end in ("p10", "p90"))
             axes.fill_between(x, low, high, color=shade, alpha=0.13, linewidth=0)
@@ -180,12 +188,12 @@ def _remarks(comparison: Comparison) -> dict[str, Any]:
 
     found: dict[str, Any] = {}
     if comparison.anything_fits:
-        found["p10 to p90"] = Patch(facecolor=_GREY, alpha=0.25)
+        found["p10 to p90"] = Patch(facecolor=GREY, alpha=0.25)
     rows = [row for row in comparison.measured if row.predicted is not None and row.quality != "unreliable"]
     if any(row.quality == "good" for row in rows):
-        found["measured"] = Line2D([], [], **_star(_GREY, good=True))
+        found["measured"] = Line2D([], [], **_star(GREY, good=True))
     if any(row.quality != "good" for row in rows):
-        found["measured, doubtful"] = Line2D([], [], **_star(_GREY, good=False))
+        found["measured, doubtful"] = Line2D([], [], **_star(GREY, good=False))
     if any(p.queued and p.fits for p in comparison.points):
         found["requests queue"] = Line2D([], [], **_RING)
     return found
@@ -216,19 +224,19 @@ def _dress(axes: Axes, comparison: Comparison, metric: str, context: int | None)
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     axes.yaxis.set_minor_locator(NullLocator())
     what = "Time per token of one request (lower is better)" if metric == "tpot_ms" else "Output of the whole box (higher is better)"
-    axes.set_title(what + ("" if context is None else f", context {context}"), fontsize=10, color=_INK, loc="left")
+    axes.set_title(what + ("" if context is None else f", context {context}"), fontsize=10, color=INK, loc="left")
     axes.set_ylabel("ms per token" if metric == "tpot_ms" else "tokens/s", fontsize=9)
     axes.set_xlabel("concurrency (requests in decode)", fontsize=9)
     axes.grid(color="#e6e6e6", linewidth=0.8)
     axes.set_axisbelow(True)
-    axes.tick_params(labelsize=9, colors=_INK)
+    axes.tick_params(labelsize=9, colors=INK)
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)
 
 
 def _title(comparison: Comparison, contexts: int) -> str:
-    model = _drawable(comparison.titles.get("model", ""), comparison.model)
-    box = _drawable(comparison.titles.get("topology", ""), comparison.topology)
+    model = drawable(comparison.titles.get("model", ""), comparison.model)
+    box = drawable(comparison.titles.get("topology", ""), comparison.topology)
     more = len(comparison.contexts) - contexts
     context = (
         f", context {comparison.contexts[0]}" if len(comparison.contexts) == 1 else f" ({more} more contexts not drawn)" if more else ""
@@ -237,7 +245,7 @@ def _title(comparison: Comparison, contexts: int) -> str:
     return f"Decode: {model} on {box}\n{textwrap.shorten(clean(ccl), _LONG, placeholder=' ...')}, {comparison.launch}{context}"
 
 
-def _drawable(title: str, name: str) -> str:
+def drawable(title: str, name: str) -> str:
     """``title`` on one line of bounded length; ``name`` when there is none or the font lacks letters of it."""
     line = textwrap.shorten(clean(title), _LONG, placeholder=" ...")
     return line if line and _font_has(line) else name

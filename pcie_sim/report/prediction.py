@@ -14,12 +14,12 @@ if TYPE_CHECKING:
     from pcie_sim.report.console import Block, Justify
 
 
-def prediction_blocks(prediction: Prediction, *, width: int) -> list[Block]:
-    """Everything of one prediction."""
+def prediction_blocks(prediction: Prediction, *, width: int, calibration: str = "") -> list[Block]:
+    """Everything of one prediction. ``calibration`` is what it was made with, in words."""
     point = prediction.point
     blocks: list[Block] = [
         bold(f"{prediction.model} on {prediction.topology}: {point.strategy} at C={point.concurrency}, context {point.context}"),
-        pairs(_facts(prediction), width=width),
+        pairs(_facts(prediction, calibration), width=width),
     ]
     if not point.fits:
         blocks += [bold("  does not fit: the times are those it would have if it fitted", colour="red")]
@@ -32,7 +32,7 @@ def prediction_blocks(prediction: Prediction, *, width: int) -> list[Block]:
     return blocks + note_blocks([note for note in prediction.notes if note.code != MIXED], width=width)
 
 
-def _facts(prediction: Prediction) -> list[tuple[str, str]]:
+def _facts(prediction: Prediction, calibration: str) -> list[tuple[str, str]]:
     point = prediction.point
     rate = f"{point.tokens_per_s:.1f} tok/s ({point.tokens_per_s_p10:.1f} to {point.tokens_per_s_p90:.1f})"
     per = f"{point.tpot_ms:.2f} ms ({point.tpot_ms_p10:.2f} to {point.tpot_ms_p90:.2f})"
@@ -43,6 +43,7 @@ def _facts(prediction: Prediction) -> list[tuple[str, str]]:
         ("engine", f"{prediction.runtime}, launch {point.launch}" + _micro(point)),
         ("strategy", shape),
         ("collectives", f"{prediction.ccl}, environment {settings_text(prediction.env)}"),
+        ("calibration", calibration),
         ("per token", f"{per}, p10 to p90 in brackets"),
         (
             "whole box",

@@ -116,6 +116,8 @@ class CalibratedBox(Spec):
     gpu: Text | None = None
     """GPU models, as ``8x rtx-4090`` (of several kinds: joined by commas)."""
     id: Name | None = None
+    healthy: bool = True
+    """False: something looked sick; such a box teaches others nothing unless asked for by name."""
     traits: dict[Annotated[str, Field(max_length=40)], Text] = Field(default_factory=dict)
     """What makes two boxes alike: PCIe generation, transport, processor, GPU architecture."""
 
@@ -171,6 +173,8 @@ class Constant(Spec):
     evidence: Evidence
     source: Text
     needs: tuple[Text, ...] = ()
+    discrete: bool = False
+    """Moves switch points only, so that times jump: chosen from a list of values instead of fitted."""
     ceiling: bool = False
     """A limit that may bind only when it is far lower than expected: a fit also starts from low values of it."""
     sick: Literal["low", "high"] | None = None

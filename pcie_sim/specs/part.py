@@ -346,6 +346,10 @@ class LibraryPart(Spec):
     """The same when host-staged: what one flow reaches. Between flows that share host memory only ``line_share`` counts."""
     line_share: dict[Protocol, Quantity]
     """User bytes over bytes that cross a link by the protocol's own format (flags beside data)."""
+    believed_rate: Quantity | None = None
+    """How fast the library takes its rings to be over what its search finds: moves the sizes at which it changes protocol in proportion
+    (a calibration's: where a box changes at other sizes than its tree says). None: as found.
+    """
     last_receive: Quantity | None = None
     """What the last receive of a ring by Simple, which no send goes beside, takes of a step's bytes: rings of few steps feel it most."""
     simple_extra_latency: Quantity

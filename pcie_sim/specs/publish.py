@@ -8,6 +8,7 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
+from pcie_sim.specs.calibration import CalibrationSpec, ConstantsFile
 from pcie_sim.specs.gpu import GpuSpec
 from pcie_sim.specs.kernel_profile import KernelProfile
 from pcie_sim.specs.machine import TopologySpec
@@ -17,6 +18,8 @@ from pcie_sim.specs.part import Part
 from pcie_sim.specs.runtime import RuntimeSpec
 
 SPECS: dict[str, Any] = {
+    "calibration": CalibrationSpec,
+    "constants": ConstantsFile,
     "gpu": GpuSpec,
     "kernel-profile": KernelProfile,
     "measurement": MeasurementSet,

@@ -98,7 +98,7 @@ def sha256_of(path: str) -> str:
     """
     digest = hashlib.sha256()
     try:
-        with open(path, "rb") as file:
+        with Path(path).open("rb") as file:
             for block in iter(lambda: file.read(1 << 20), b""):
                 digest.update(block)
     except OSError as exc:
@@ -128,7 +128,7 @@ def load_calibration(file: Where) -> CalibrationSpec:
 def is_calibration(path: str) -> bool:
     """Whether a file says that it is a calibration."""
     try:
-        with open(path, encoding="utf-8", errors="replace") as file:
+        with Path(path).open(encoding="utf-8", errors="replace") as file:
             return _SCHEMA in file.read(_HEAD)
     except OSError:
         return False
@@ -198,8 +198,7 @@ def calibration_text(spec: CalibrationSpec) -> str:
     data = spec.model_dump(mode="json", by_alias=True, exclude_defaults=False)
     head = {key: data[key] for key in ("schema", "name", "title", "sources", "topology", "prior", "prior_weights") if data[key]}
     lines = [yaml.safe_dump(head, sort_keys=False, allow_unicode=True, width=130)]
-    for key in ("inputs", "parameters"):
-        lines.append(_flow_list(key, data[key]))
+    lines += [_flow_list(key, data[key]) for key in ("inputs", "parameters")]
     lines.append(yaml.safe_dump({"correlations": data["correlations"]}, sort_keys=False, width=130))
     lines.append(_curves(data["curves"]))
     rest = {key: data[key] for key in ("residual", "warnings", "notes")}
@@ -229,7 +228,9 @@ def _curves(curves: Sequence[dict[str, object]]) -> str:
     for curve in curves:
         head = {key: value for key, value in curve.items() if key not in ("bytes", "time_us") and value not in (None, [], {})}
         head.setdefault("launch", None)
-        ordered = {key: head[key] for key in ("op", "ranks", "launch", "ccl", "p2p", "env", "gpus", "sigma_log", "outliers", "file") if key in head}
+        ordered = {
+            key: head[key] for key in ("op", "ranks", "launch", "ccl", "p2p", "env", "gpus", "sigma_log", "outliers", "file") if key in head
+        }
         body = "".join(f"  {key}: {_flow(value)}\n" for key, value in ordered.items())
         lines.append("- " + body[2:])
         lines.append(f"  bytes: {_flow(curve['bytes'])}\n  time_us: {_flow(curve['time_us'])}\n")

@@ -19,14 +19,21 @@ from pcie_sim.catalog import KINDS, Kind, aliases, ids, load, lookup, shipped
 from pcie_sim.errors import InputError, UnknownNameError
 from pcie_sim.specs.part import SocketPart, SwitchPart
 
-LOADERS: dict[Kind, Any] = {
-    "gpus": catalog.load_gpu,
-    "models": catalog.load_model_spec,
-    "parts": catalog.load_part,
-    "runtimes": catalog.load_runtime,
-    "profiles": catalog.load_kernel_profile,
+LOADERS: dict[str, tuple[Kind, Any]] = {
+    "gpus": ("gpus", catalog.load_gpu),
+    "models": ("models", catalog.load_model_spec),
+    "parts": ("parts", catalog.load_part),
+    "runtimes": ("runtimes", catalog.load_runtime),
+    "kernel profiles": ("profiles", catalog.load_kernel_profile),
+    "calibrations": ("profiles", catalog.load_calibration_profile),
 }
-FILES = [(kind, name) for kind in KINDS for name in catalog.names(kind)]
+"""What is loaded by name: its folder and loader. The folder of profiles holds those of kernels and those of boxes."""
+NAMES = {
+    **{what: catalog.names(kind) for what, (kind, _) in LOADERS.items() if kind != "profiles"},
+    "kernel profiles": catalog.kernel_profile_names(),
+    "calibrations": catalog.calibration_names(),
+}
+FILES = [(what, name) for what in LOADERS for name in NAMES[what]]
 HOSTILE = [
     "../x",
     "a/b",
@@ -75,13 +82,31 @@ def write_switch(folders: Path, stem: str, *, name: str | None = None, alias: st
     (folders / "parts" / f"{stem}.yaml").write_text(SWITCH.format(name=name or stem, alias=alias))
 
 
-@pytest.mark.parametrize(("kind", "name"), FILES)
-def test_every_file_loads_under_its_stem_and_aliases(kind: Kind, name: str) -> None:
-    spec = LOADERS[kind](name)
+@pytest.mark.parametrize(("what", "name"), FILES)
+def test_every_file_loads_under_its_stem_and_aliases(what: str, name: str) -> None:
+    _, load_it = LOADERS[what]
+    spec = load_it(name)
     assert spec.name == name == name.lower()
-    assert LOADERS[kind](name.upper()) is spec
-    for alias in spec.aliases:
-        assert LOADERS[kind](alias) is spec
+    assert load_it(name.upper()) is spec
+    for alias in getattr(spec, "aliases", ()):
+        assert load_it(alias) is spec
+
+
+def test_every_profile_is_of_kernels_or_of_a_box() -> None:
+    assert sorted([*NAMES["kernel profiles"], *NAMES["calibrations"]]) == list(catalog.names("profiles"))
+    assert all(name.startswith("kernels-") for name in NAMES["kernel profiles"])
+
+
+@pytest.mark.parametrize("name", NAMES["kernel profiles"])
+def test_a_kernel_profile_is_no_calibration(name: str) -> None:
+    with pytest.raises(InputError, match=f"{name} is a profile of kernels, not of a box; known: .*rtx-4090-8x-rome"):
+        catalog.load_calibration_profile(name)
+
+
+@pytest.mark.parametrize("name", NAMES["calibrations"])
+def test_a_calibration_is_no_kernel_profile(name: str) -> None:
+    with pytest.raises(InputError, match="use pcie-sim/kernel-profile/1, found 'pcie-sim/calibration/1'"):
+        catalog.load_kernel_profile(name)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -92,9 +117,10 @@ def test_alias_index_is_fresh(kind: Kind) -> None:
     assert found == expected, "run: python -m pcie_sim.catalog.aliases"
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("name", HOSTILE)
-def test_hostile_names_are_unknown_and_open_nothing(kind: Kind, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("what", LOADERS)
+@pytest.mark.parametrize("name", [*HOSTILE, "_constants", "_CONSTANTS"])
+def test_hostile_names_are_unknown_and_open_nothing(what: str, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    kind, load_it = LOADERS[what]
     lookup.aliases(kind)
 
     def refuse(path: object) -> str:
@@ -103,7 +129,7 @@ def test_hostile_names_are_unknown_and_open_nothing(kind: Kind, name: str, monke
     monkeypatch.setattr(load, "read_text", refuse)
     monkeypatch.setattr(lookup, "read_text", refuse)
     with pytest.raises(UnknownNameError) as caught:
-        LOADERS[kind](name)
+        load_it(name)
     assert len(str(caught.value)) < 300
     assert caught.value.exit_code == 2
 

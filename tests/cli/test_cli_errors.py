@@ -54,7 +54,9 @@ USAGE = {
     "an option with a slip": ([*COMPARE, "--strategy", "tp8"], ["no such option --strategy; did you mean --strategies?"]),
     "not a whole number": ([*COMPARE, "--max-running", "1.5"], ["--max-running"]),
     "later verbs are not there yet": (["doctor"], ["doctor"]),
-    "later options are not there yet": ([*COMPARE, "--calibration", "x.yaml"], ["--calibration"]),
+    "later options are not there yet": ([*COMPARE, "--measured", "x.yaml"], ["--measured"]),
+    "no log to calibrate on": (["calibrate", "--topology", BOX], ["LOG", "pcie-sim calibrate --help"]),
+    "no box to calibrate": (["calibrate", "a.log"], ["--topology", "pcie-sim calibrate --help"]),
 }
 VALUES = {
     "unknown topology": (["compare", "--topology", "rtx-pro-6000-8x-3switch", "--model", "kimi-k2.6"], ["nearest", BOX]),
@@ -137,6 +139,19 @@ VALUES = {
     "a folder": (["topology", "show", "./"], ["folder"]),
     "no such flows": (["flows", "nope.yaml"], ["nope.yaml"]),
     "no such model file": (["model", "show", "nope.json"], ["nope.json"]),
+    "no such log": (["calibrate", "nope.log", "--topology", BOX], ["nope.log", "no such file"]),
+    "a folder as a log": (["calibrate", ".", "--topology", BOX], [".", "folder"]),
+    "a paste to calibrate on": (["calibrate", "-", "--topology", BOX], ["standard input", "save"]),
+    "a calibration's name": (["calibrate", "a.log", "--topology", BOX, "--name", "a/b"], ["--name 'a/b'", "letters"]),
+    "a fit's plot of another kind": (["calibrate", "a.log", "--topology", BOX, "--plot", "x.gif"], ["x.gif", ".png"]),
+    "calibration and plot are one": (["calibrate", "a.log", "--topology", BOX, "-o", "x.png", "--plot", "x.png"], ["the same file"]),
+    "calibration onto standard output": (["calibrate", "a.log", "--topology", BOX, "-o", "-"], ["use --json to print it"]),
+    "calibration onto its log": (["calibrate", "a.log", "--topology", BOX, "-o", "./a.log"], ["would overwrite the file"]),
+    "no such calibration": ([*COMPARE, "--calibration", "nope.yaml"], ["nope.yaml", "no such file"]),
+    "no such profile": ([*CALL, "--size", "1K", "--calibration", "nope"], ["unknown calibration 'nope'"]),
+    "a profile of kernels": ([*CALL, "--size", "1K", "--calibration", "kernels-l40s"], ["kernels-l40s", "not of a box"]),
+    "calibration of nothing": ([*CALL, "--size", "1K", "--calibration", ""], ["--calibration"]),
+    "calibration from a paste": ([*COMPARE, "--calibration", "-"], ["--calibration -", "file"]),
 }
 
 

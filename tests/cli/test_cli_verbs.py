@@ -460,11 +460,14 @@ def test_version_is_global(argv: list[str], capsys: Capture) -> None:
     assert run(argv, capsys)[0] == f"pcie-sim {pcie_sim.__version__}\n"
 
 
-PREDICTING = "topology gpu model runtime concurrency context env nccl p2p launch pp-layers popularity mem-fraction max-running json"
+PREDICTING = (
+    "topology gpu model runtime concurrency context env nccl p2p launch pp-layers popularity mem-fraction max-running calibration json"
+)
 VERBS = {
     "compare": f"{PREDICTING} serve strategies plot",
     "predict": f"{PREDICTING} serve strategy",
-    "collective": "topology gpu size ranks algorithm protocol launch engine env nccl p2p json order",
+    "collective": "topology gpu size ranks algorithm protocol launch engine env nccl p2p calibration json order",
+    "calibrate": "topology prior leave-out gpu name json plot",
     "flows": "json",
     "demo": "plot no-plot json",
     "topology list": "json",
@@ -495,7 +498,7 @@ def test_help_lists_exactly_the_options_that_work(verb: str, capsys: Capture) ->
 def test_help_of_the_program_names_every_verb_and_no_other(capsys: Capture) -> None:
     out, _ = run(["--help"], capsys)
     listed = re.findall(r"^  ([a-z]+)  ", out[out.index("Commands:") :], re.M)
-    assert listed == ["demo", "compare", "predict", "collective", "flows", "topology", "model", "gpu"]
+    assert listed == ["demo", "compare", "predict", "collective", "calibrate", "flows", "topology", "model", "gpu"]
     assert "..." not in out[out.index("Commands:") :]
 
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pcie_sim.catalog import load_gpu, load_kernel_profile, names
+from pcie_sim.catalog import kernel_profile_names, load_gpu, load_kernel_profile, names
 from pcie_sim.compute import NOMINAL, KernelModel, class_key, kernel_model
 from pcie_sim.errors import NoDataError
 from pcie_sim.specs.gpu import GpuSpec
@@ -210,10 +210,11 @@ def test_gpus_without_tables_answer_nominally():
     assert model.time(Gemm(1, 4096, 4096)).evidence == "nominal"
 
 
-PROFILES = sorted({load_gpu(gpu).kernel_profile or NOMINAL for gpu in GPUS} | {"kernels-rtx-pro-6000", "kernels-l40s"})
+def test_gpus_name_kernel_profiles_and_every_profile_is_some_gpus():
+    assert {load_gpu(gpu).kernel_profile or NOMINAL for gpu in GPUS} == set(kernel_profile_names())
 
 
-@pytest.mark.parametrize("name", PROFILES)
+@pytest.mark.parametrize("name", kernel_profile_names())
 def test_shipped_profiles_are_sane(name):
     profile = load_kernel_profile(name)
     assert profile.name == name

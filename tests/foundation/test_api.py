@@ -23,10 +23,12 @@ NAMES = [
     "NoDataError",
     "PcieSimError",
     "__version__",
+    "calibrate",
     "collective",
     "compare",
     "flows",
     "import_any",
+    "load_calibration",
     "load_gpu",
     "load_model",
     "load_topology",
@@ -35,19 +37,28 @@ NAMES = [
 BOX = "nccl=None, env=None, p2p=None"
 ENGINE = "launch=None, pp_layers=None, popularity='uniform', mem_fraction=None, max_running=None"
 SIGNATURES = {
-    "collective": "(topology, op, size, *, ranks=None, algorithm='auto', protocol='auto', launch='eager', engine='analytic', "
+    "calibrate": "(topology, logs, *, prior='auto', leave_out=(), gpu=None, name=None)",
+    "collective": "(topology, op, size, *, ranks=None, algorithm='auto', protocol='auto', launch=None, engine='analytic', "
     + BOX
-    + ", order=None)",
+    + ", order=None, calibration=None)",
     "compare": "(topology, *, model, strategies=None, concurrency=(1, 2, 4, 8, 16, 32, 64), context=1024, runtime='sglang', "
-    f"{BOX}, {ENGINE})",
+    f"{BOX}, {ENGINE}, calibration=None)",
     "flows": "(source)",
     "import_any": "(*files, gpu=None, name=None)",
+    "load_calibration": "(file)",
     "load_gpu": "(name)",
     "load_model": "(name_or_path)",
     "load_topology": "(name_or_path, *, gpu=None)",
-    "predict": f"(topology, *, model, strategy, concurrency=1, context=1024, runtime='sglang', {BOX}, {ENGINE})",
+    "predict": f"(topology, *, model, strategy, concurrency=1, context=1024, runtime='sglang', {BOX}, {ENGINE}, calibration=None)",
 }
-FIRST = {"collective": ["topology", "op", "size"], "flows": ["source"], "import_any": ["files"], "load_gpu": ["name"]}
+FIRST = {
+    "calibrate": ["topology", "logs"],
+    "collective": ["topology", "op", "size"],
+    "flows": ["source"],
+    "import_any": ["files"],
+    "load_calibration": ["file"],
+    "load_gpu": ["name"],
+}
 """Arguments that may be given by place; the one first argument of the others is ``topology`` or ``name_or_path``."""
 HEAVY = ["numpy", "scipy", "pydantic", "networkx", "matplotlib", "typer", "rich", "plotly", "pandas", "yaml"]
 HEAVY_FOR_STUDY = ["scipy", "networkx", "matplotlib", "rich", "typer", "plotly", "pandas"]
@@ -90,11 +101,11 @@ def test_public_objects_are_documented(name: str) -> None:
         assert "InputError" in text
 
 
-@pytest.mark.parametrize("name", sorted({"Comparison", "Prediction", "Timing", "FlowsResult"}))
+@pytest.mark.parametrize("name", sorted({"Comparison", "Prediction", "Timing", "FlowsResult", "CalibrationReport"}))
 def test_results_can_all_do_the_same(name: str) -> None:
-    from pcie_sim.results import comparison, timing
+    from pcie_sim.results import calibration, comparison, timing
 
-    kind = getattr(comparison, name, None) or getattr(timing, name)
+    kind = next(getattr(room, name) for room in (calibration, comparison, timing) if hasattr(room, name))
     for method in ("to_records", "to_dict", "to_json"):
         assert inspect.getdoc(getattr(kind, method))
     assert inspect.getdoc(kind)

@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from pcie_sim.catalog import KINDS, names
+from pcie_sim.catalog import KINDS, Kind, kernel_profile_names, names
 from pcie_sim.catalog.lookup import file_of
+from pcie_sim.specs.loader import load_yaml
 from pcie_sim.specs.publish import SCHEMA_DIR, SPECS, schema_text, write_schemas
 
-SCHEMA_OF = {"gpus": "gpu", "models": "model", "parts": "part", "runtimes": "runtime", "profiles": "kernel-profile"}
+SCHEMA_OF = {"gpus": "gpu", "models": "model", "parts": "part", "runtimes": "runtime"}
 
 
 @pytest.mark.parametrize("kind", sorted(SPECS))
@@ -33,11 +34,30 @@ def test_editors_see_the_schema_key_and_no_unknown_ones(kind: str) -> None:
     assert schema["additionalProperties"] is False
 
 
+def schema_of(kind: Kind, name: str) -> str:
+    """The schema of a catalog file: the folder of profiles holds kernel profiles, calibrations of boxes and the constants."""
+    if kind != "profiles":
+        return SCHEMA_OF[kind]
+    if name == "_constants":
+        return "constants"
+    return "kernel-profile" if name in kernel_profile_names() else "calibration"
+
+
+FILES = [(kind, name) for kind in KINDS for name in (*names(kind), *(["_constants"] if kind == "profiles" else []))]
+
+
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_schema_line_points_at_the_right_file(kind: str) -> None:
-    for name in names(kind):  # type: ignore[arg-type]
-        path = file_of(kind, name)  # type: ignore[arg-type]
+def test_a_schema_line_points_at_the_right_file(kind: Kind) -> None:
+    for name in [name for other, name in FILES if other == kind]:
+        path = file_of(kind, name)
         first = path.read_text(encoding="utf-8").splitlines()[0]
         if "$schema=" in first:
             target = (path.parent / first.split("$schema=")[1].strip()).resolve()
-            assert target == (SCHEMA_DIR / f"{SCHEMA_OF[kind]}.schema.json").resolve()
+            assert target == (SCHEMA_DIR / f"{schema_of(kind, name)}.schema.json").resolve()
+
+
+@pytest.mark.parametrize("name", [*names("profiles"), "_constants"])
+def test_a_profile_says_the_schema_that_its_name_promises(name: str) -> None:
+    """A kernel profile is one whose name begins with kernels-: the file itself must agree."""
+    said = load_yaml(file_of("profiles", name))["schema"]
+    assert said == f"pcie-sim/{schema_of('profiles', name)}/1"

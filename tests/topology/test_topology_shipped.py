@@ -27,6 +27,7 @@ EXPECTED = {
     "rtx-pro-6000-8x-asus-broadcom": {"rtx-pro-6000-blackwell-server": 8},
     "rtx-pro-6000-16x-8switch-pairs": {"rtx-pro-6000-blackwell-workstation": 16},
     "rtx-pro-6000-16x-2host-ndr": {"rtx-pro-6000-blackwell-server": 16},
+    "l40s-8x-4switch-2socket": {"l40s": 8},
     "t4-4x-2socket-1plus3": {"t4": 4},
 }
 

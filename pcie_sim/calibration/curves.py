@@ -1,0 +1,125 @@
+"""Measured curves as answers: which of them tells what a call takes, and where."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from pcie_sim import catalog
+from pcie_sim.calibration.model import priced_as, way_of
+from pcie_sim.calibration.points import LEAST_NOISE, Curve
+from pcie_sim.evidence import Evidence, weakest
+from pcie_sim.network.nccl_rules import version_pair
+from pcie_sim.specs.ops import Array, BoolArray, CollectiveCall
+from pcie_sim.specs.part import LibraryPart
+from pcie_sim.topology import Topology
+
+_ROUTES = ("NCCL_P2P_LEVEL", "NCCL_P2P_DISABLE", "NCCL_SHM_DISABLE")
+"""Settings that only change transports, which are compared themselves."""
+_PREFERRED = ("graph", "threads", None, "eager")
+
+
+@dataclass(frozen=True, eq=False)
+class Known:
+    """A measured curve with the box in the state of its run. ``free`` marks points that the CPU's launches do not hold up: they tell
+    what a call takes inside a graph, too.
+    """
+
+    curve: Curve
+    box: Topology
+    free: BoolArray
+
+
+@dataclass(frozen=True, eq=False)
+class Inside:
+    """Where measured curves answer: ``mask`` of the sizes, their times (s), spread from run to run, and the label: *measured* on these
+    very GPUs, *fitted* where the curve is of others that are joined alike.
+    """
+
+    mask: BoolArray
+    times: Array
+    noise: Array
+    label: Evidence
+
+
+def answer(
+    curves: Sequence[Known],
+    topology: Topology,
+    call: CollectiveCall,
+    gpu_of_rank: Sequence[str],
+    launch: str,
+    algorithm: str,
+    protocol: str,
+) -> Inside:
+    """Where ``curves`` answer ``call``: one group at a time, the library's own choices, sizes between the smallest and the largest.
+
+    Between two sizes ln(time) is linear in ln(size): kinks stay where they were measured.
+    """
+    size = np.asarray(call.bytes, dtype=float)
+    found = Inside(np.zeros(size.shape, dtype=bool), np.ones(size.shape), np.zeros(size.shape), "measured")
+    if len(call.groups) != 1 or call.fractions is not None or protocol != "auto":
+        return found
+    if algorithm != way_of(call.op):  # a pipeline's hop goes one way, nccl-tests' sendrecv sends both
+        return found
+    gpus = tuple(gpu_of_rank[rank] for rank in call.groups[0])
+    inside, times, noise, label = found.mask, found.times, found.noise, found.label
+    for known, own in _candidates(curves, topology, call.op, gpus, launch):
+        all_of_it = launch == "eager" or priced_as(known.curve.launch) != "eager"
+        usable = np.ones(len(known.free), dtype=bool) if all_of_it else known.free
+        sizes, values = known.curve.sizes[usable], known.curve.times[usable]
+        if len(sizes) == 0:
+            continue
+        here = ~inside & (size >= sizes[0]) & (size <= sizes[-1])
+        if not here.any():
+            continue
+        there = np.exp(np.interp(np.log(np.maximum(size, 1.0)), np.log(sizes), np.log(values)))
+        inside, times = inside | here, np.where(here, there, times)
+        noise = np.where(here, max(known.curve.noise, LEAST_NOISE), noise)
+        label = weakest((label, "measured" if own else "fitted"))
+    return Inside(inside, times, noise, label)
+
+
+def _candidates(curves: Sequence[Known], topology: Topology, op: str, gpus: tuple[str, ...], launch: str) -> list[tuple[Known, bool]]:
+    """Curves that answer for ``gpus``, the best first, and whether they are of these very GPUs."""
+    found: list[tuple[tuple[int, int], Known, bool]] = []
+    for known in curves:
+        curve = known.curve
+        if curve.op != op or curve.ranks != len(gpus) or not same_state(topology, known.box, gpus):
+            continue
+        if launch == "eager" and curve.launch != "eager":
+            continue
+        own = set(curve.gpus) == set(gpus)
+        if own or joined_alike(topology, curve.gpus, gpus):
+            found.append(((0 if own else 1, _PREFERRED.index(curve.launch)), known, own))
+    return [(known, own) for _, known, own in sorted(found, key=lambda item: item[0])]
+
+
+def same_state(asked: Topology, run: Topology, gpus: Sequence[str]) -> bool:
+    """Whether the library would do the same in both states: its version's rules, its modelled environment, the transports."""
+    a, b = asked.settings, run.settings
+    if a.ccl.name != b.ccl.name or version_pair(a.ccl.version) != version_pair(b.ccl.version):
+        return False
+    if a.ccl.name != "none" and any(a.env.get(name) != b.env.get(name) for name in _modelled() if name not in _ROUTES):
+        return False
+    count = len(gpus)
+    return all(asked.transport(x, y, gpus=count).kind == run.transport(x, y, gpus=count).kind for x in gpus for y in gpus if x != y)
+
+
+def _modelled() -> tuple[str, ...]:
+    tuning = catalog.load_typed_part("nccl", LibraryPart).tuning
+    return tuning.environment.modelled if tuning is not None and tuning.environment is not None else ()
+
+
+def signature(box: Topology, gpus: Sequence[str]) -> tuple[str, ...]:
+    """How a group's GPUs are joined, rank by rank."""
+    count = len(gpus)
+    return tuple([f"{box.path_type(a, b)} {box.transport(a, b, gpus=count).kind}" for a in gpus for b in gpus if a != b])
+
+
+def joined_alike(box: Topology, first: Sequence[str], second: Sequence[str]) -> bool:
+    """Whether two groups of GPUs are of one model and joined alike, rank by rank."""
+    if [box.gpu_spec(gpu).name for gpu in first] != [box.gpu_spec(gpu).name for gpu in second]:
+        return False
+    return signature(box, first) == signature(box, second)
