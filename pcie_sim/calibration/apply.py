@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 DRIFT = 0.03
 """Standard deviation of ln(time) that each octave beyond the measured sizes, or factor two beyond the measured ranks, adds."""
+_TOO_FAST = "faster than the links of the topology file allow: they are taken for less than they are"
 PROTOCOLS = ("LL", "LL128", "Simple")
 
 
@@ -77,7 +78,7 @@ class Calibrated:
         self._doubt = Doubt(spec, given, used)
         with self.in_force():
             self.base = from_spec(box.spec, source=box.name)
-            self.curves = [curve_of(held, box) for held in spec.curves]
+            self.curves = [curve_of(held, box, source) for held in spec.curves]
             self.settings = _settings([curve.state for curve in self.curves])
             self.box = self.settings.of(self.base)
 
@@ -249,6 +250,7 @@ class Calibrated:
         sigma = float(times.sigma)
         evidence: Evidence = times.curve_evidence if measured else times.evidence
         rest = time - sum(plain.parts_s.values())
+        faster = () if time >= plain.lower_bound_s else (_TOO_FAST,)
         where = f"interpolated in a measured curve ({self.source})" if measured else f"constants and misfit of {self.source}"
         return replace(
             plain,
@@ -259,7 +261,8 @@ class Calibrated:
             extrapolated=bool(times.extrapolated),
             parts_s={**plain.parts_s, "misfit": rest},
             sources=tuple(dict.fromkeys((self.source, *plain.sources))),
-            notes=(*plain.notes, where),
+            notes=(*plain.notes, where, *faster),
+            calibration=self.source,
         )
 
 

@@ -98,11 +98,12 @@ def _points(done: Fit) -> tuple[FittedPoint, ...]:
 def _crosschecks(done: Fit) -> Iterable[Crosscheck]:
     rows = done.rows
     yield Crosscheck("sizes", "each size in turn", stats(done.left_out_error, done.left_out_sigma))
-    for what, names in (("op", rows.op), ("ranks", [f"{int(count)} ranks" for count in rows.ranks])):
+    ranks = [COPY if op == COPY else f"{int(count)} ranks" for op, count in zip(rows.op, rows.ranks, strict=True)]
+    for what, names in (("op", rows.op), ("ranks", ranks)):
         groups = [name for name in dict.fromkeys(names) if name != COPY]
         if len(groups) < 2:
-            only = groups[0] if groups else "nothing"
-            yield Crosscheck(what, only, None, f"could not be estimated: only {only} was measured")
+            only = groups[0] if groups else "copies"
+            yield Crosscheck(what, only, None, f"could not be estimated: nothing but {only} was measured")
             continue
         for name in groups:
             block = np.array([item == name for item in names])

@@ -11,6 +11,7 @@ below are judgements in round numbers, the same for every box; that they are hon
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -98,13 +99,15 @@ class Left:
     noise: Array
     scale: float
 
+    @cached_property
+    def _inverse(self) -> Array:
+        """Of the errors' covariance."""
+        return np.asarray(np.linalg.inv(self.scale**2 * covariance(self.rows, self.rows) + np.diag(self.noise**2)))
+
     def teach(self, asked: Rows) -> Taught:
         """Mean and standard deviation of ln(measured / model) at other points (run-to-run noise of a measurement apart)."""
-        own = self.scale**2 * covariance(self.rows, self.rows)
         across = self.scale**2 * covariance(asked, self.rows)
-        total = own + np.diag(self.noise**2)
-        solved = np.linalg.solve(total, np.column_stack([self.error, across.T]))
-        mean = across @ solved[:, 0]
+        mean = across @ (self._inverse @ self.error)
         alone = self.scale**2 * np.diagonal(covariance(asked, asked))
-        variance = alone - np.einsum("ij,ji->i", across, solved[:, 1:])
+        variance = alone - np.einsum("ij,jk,ik->i", across, self._inverse, across, optimize=True)
         return Taught(mean, np.sqrt(np.maximum(variance, 0.0)))

@@ -119,7 +119,7 @@ def short_name(source: str) -> str:
     return source.replace("\\", "/").rpartition("/")[2]
 
 
-def curve_of(held: MeasuredCurve, box: Topology) -> Curve:
+def curve_of(held: MeasuredCurve, box: Topology, source: str) -> Curve:
     """A curve of a calibration file on ``box``.
 
     Raises:
@@ -128,7 +128,7 @@ def curve_of(held: MeasuredCurve, box: Topology) -> Curve:
     gpus = held.gpus or rank_order(box, held.ranks)
     for gpu in gpus:
         if gpu not in box.gpus:
-            raise InputError(f"the calibration has a curve on {gpu}, which {box.name} does not have")
+            raise InputError(f"{source}: curves: one is of {gpu}, which {box.name} does not have")
     state = State(held.p2p, None, held.ccl, tuple(sorted(held.env.items())))
     times = np.asarray(held.time_us) * 1e-6
     return Curve(

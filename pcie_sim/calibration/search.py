@@ -20,7 +20,7 @@ BAD = 0.15
 """Median error from which they are."""
 WORTH = 0.9
 """A start is taken when its cost is below this share of the best so far."""
-FACTORS = tuple(2.0 ** (k / 2) for k in range(-4, 5)) + (8.0, 32.0, 128.0, 512.0)
+FACTORS = (*(2.0 ** (k / 2) for k in range(-4, 5)), 8.0, 32.0, 128.0, 512.0)
 """Switch points over those of the library's own search: by half octaves, and far up (where its search found nothing, its rates are off
 by hundreds)."""
 GAIN = 6.0

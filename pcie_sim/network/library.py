@@ -61,7 +61,9 @@ class Beliefs:
     @cached_property
     def model(self) -> TimeModel:
         """The library's time model of this group."""
-        return TimeModel(self.tuning, Belief.of(self.ring), Belief.of(self.tree), len(self.system.gpus), self.system.capabilities, self.rate_scale)
+        return TimeModel(
+            self.tuning, Belief.of(self.ring), Belief.of(self.tree), len(self.system.gpus), self.system.capabilities, self.rate_scale
+        )
 
 
 _SEEN: WeakKeyDictionary[Topology, dict[tuple[str, ...], Beliefs | None]] = WeakKeyDictionary()

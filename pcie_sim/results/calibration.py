@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pcie_sim.results.base import Result, plain
-
-if TYPE_CHECKING:
-    from pcie_sim.specs.calibration import CalibrationSpec
 
 
 @dataclass(frozen=True)
@@ -64,7 +61,7 @@ class CalibrationReport(Result):
     """One calibration with everything to judge it by.
 
     Attributes:
-        calibration: the file's content.
+        calibration: the file's content (a ``pcie_sim.specs.calibration.CalibrationSpec``).
         points: every point that was fitted, in the order of the curves.
         by_op, by_regime: errors of the constants alone.
         overall: the same over all points; ``answered``: with what the misfit teaches, each size left out in turn.
@@ -76,7 +73,7 @@ class CalibrationReport(Result):
         fit_s: seconds that the fit took.
     """
 
-    calibration: CalibrationSpec
+    calibration: Any
     topology: str
     points: tuple[FittedPoint, ...]
     by_op: Mapping[str, ErrorStats]

@@ -187,11 +187,14 @@ class Prediction(Result):
     ops: tuple[OpTime, ...]
     notes: tuple[Note, ...] = ()
     measured: tuple[MeasuredPoint, ...] = ()
+    calibration: str | None = None
+    """The calibration in force, by its file's name."""
 
     def to_dict(self) -> dict[str, Any]:
         """Schema ``pcie-sim/predict/1``."""
         found: dict[str, Any] = {
             "schema": "pcie-sim/predict/1",
+            "calibration": self.calibration,
             "topology": self.topology,
             "model": self.model,
             "runtime": self.runtime,
@@ -229,6 +232,8 @@ class Comparison(Result):
     """The one measurement that would narrow the answer most, as a command to paste."""
     gpus: int = 0
     titles: Mapping[str, str] = field(default_factory=dict)
+    calibration: str | None = None
+    """The calibration in force, by its file's name."""
 
     @property
     def strategies(self) -> tuple[str, ...]:
@@ -309,6 +314,7 @@ class Comparison(Result):
             "notes": [dict(note.__dict__) for note in self.notes],
             "measured": plain([dict(row.__dict__) for row in self.measured]),
             "advice": self.advice,
+            "calibration": self.calibration,
         }
 
     def explain(self) -> str:

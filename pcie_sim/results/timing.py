@@ -63,6 +63,8 @@ class Timing(Result):
     sources: tuple[str, ...] = ()
     ignores: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    calibration: str | None = None
+    """The calibration in force."""
 
     @property
     def algbw_Bps(self) -> float:
@@ -109,6 +111,7 @@ class Timing(Result):
                 "sources": list(self.sources),
                 "ignores": list(self.ignores),
                 "notes": list(self.notes),
+                "calibration": self.calibration,
             }
         )
         return found

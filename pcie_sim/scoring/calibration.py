@@ -291,8 +291,8 @@ def hops(items: Sequence[Machine]) -> tuple[Score, dict[str, float]]:
         known = gather(machine.box, machine.measured(only("all_reduce", "graph"))).curves[0]
         same = np.interp(np.log(curves[0].sizes), np.log(known.sizes), np.log(known.times))
         score.add(machine.id, errors, Errors(np.log(curves[0].times) - same, np.full(len(same), np.inf)))
-        both = fitted(machine, lambda row: row.op == "all_reduce")
-        floors |= _floor(machine, both)
+        if machine.measured(only("all_reduce", "eager")):
+            floors |= _floor(machine, fitted(machine, lambda row: row.op == "all_reduce"))
     return score, floors
 
 

@@ -53,7 +53,7 @@ def bar_values(found: Mapping[str, Any]) -> dict[str, float]:
     scores = found["scores"]
     values: dict[str, float] = {}
     for bar, key in (
-        ("all ops", "half"),
+        ("all ops", "all"),
         ("AllGather and ReduceScatter", "rings"),
         ("All-to-All", "exchange"),
         ("send/recv", "send_recv"),
@@ -76,6 +76,10 @@ def _bars(found: Mapping[str, Any], bars: Mapping[str, float], coverage: tuple[f
             lines.append(_line(name, f"{value:.1f} s", f"{bar:.0f} s", verdict(value, bar)))
         else:
             lines.append(_line(name, percent(value), percent(bar), verdict(value, bar)))
+    tables = found["scores"]["half"]["all"]
+    lines.append(
+        _line("... of them the half-precision tables of two hosts", f"{percent(tables['median'])}, p90 {percent(tables['p90'])}", "", "")
+    )
     ranks = found["scores"]["ranks"]
     if ranks["all"] is not None:
         own, plain = ranks["all"]["median"], ranks["plain"]["median"]

@@ -14,6 +14,8 @@ PATTERNS = {
     r"^[0-9]{1,4}\.[0-9]{1,3}(\.[0-9]{1,3})?$": 'write a version in quotes, like "2.28" or "2.28.3"',
     r"^[0-9a-f]{4}:[0-9a-f]{4}( [0-9a-f]{4}:[0-9a-f]{4})?$": 'write a PCI id in quotes and lower case, like "10de:2684"',
     r"^[0-9]{1,4}\.[0-9]{1,3}$": 'write a version in quotes, like "2.28"',
+    r"^[0-9a-f]{64}$": "a SHA-256 has 64 digits and letters a to f",
+    r"^[a-z_]+(\.[A-Za-z0-9_]+)?$": "a constant's name is like step.LL",
 }
 """Patterns of text fields, by what they ask for."""
 

@@ -8,13 +8,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pcie_sim import catalog
+from pcie_sim.catalog.identify import gpu_by_name
 from pcie_sim.errors import InputError
+from pcie_sim.importers import Imported
 from pcie_sim.importers.relate import relate
 from pcie_sim.results.calibration import CalibrationReport
 from pcie_sim.results.comparison import Note
 from pcie_sim.specs.base import build
 from pcie_sim.specs.loader import parse_json, parse_yaml, read_text
-from pcie_sim.study.arguments import Where, path_text
+from pcie_sim.study.arguments import Where, name_text, path_text
 from pcie_sim.topology import Topology
 
 if TYPE_CHECKING:
@@ -24,6 +26,8 @@ if TYPE_CHECKING:
 CalibrationLike = "CalibrationReport | CalibrationSpec | Where | Sequence[Where]"
 _HEAD = 4000
 _SCHEMA = "pcie-sim/calibration/"
+SHOWN = 3
+"""Warnings of a calibration that an answer repeats."""
 MOST_VALUES = 400_000
 """Values of a calibration file: 2000 curves of some hundred sizes."""
 
@@ -59,17 +63,17 @@ def calibrate(
     from pcie_sim.study.imports import read_files
 
     box = topology if isinstance(topology, Topology) else _load(topology, gpu)
-    paths = [path_text(one, "logs") for one in ([logs] if isinstance(logs, str) or hasattr(logs, "__fspath__") else logs)]
-    if not paths:
-        raise InputError("logs: give at least one file with measurements of the box")
+    paths = _paths(logs, "logs", "a file with measurements of the box, or a list of them")
     read = read_files(paths)
+    _same_gpus(box, read)
     related = relate(box.spec, read)
-    out = [leave_out] if isinstance(leave_out, str) else list(leave_out)
+    out = _names(leave_out, "leave_out")
+    name_text(prior, "prior", "auto, none or a profile's name")
     made = make(
         box,
         related.measurements,
         prior=prior,
-        leave_out=[item for text in out for item in text.split(",") if item],
+        leave_out=out,
         sha256={one.source: sha256_of(path) for one, path in zip(read, paths, strict=True)},
         unused=[str(remark) for one in read for remark in one.remarks if remark.kind in ("cut", "ignored")],
     )
@@ -79,9 +83,34 @@ def calibrate(
 
         from pcie_sim.specs.calibration import CalibrationSpec
 
-        data = {**report.calibration.model_dump(by_alias=True), "name": name}
+        data = {**report.calibration.model_dump(by_alias=True), "name": name_text(name, "name", "lower-case letters, digits and -")}
         report = replace(report, calibration=build(CalibrationSpec, data, source="name"))
     return report
+
+
+def _same_gpus(box: Topology, read: Sequence[Imported]) -> None:
+    """Files that list GPUs of another chip are of another box.
+
+    Raises:
+        InputError: names the file and both GPUs.
+    """
+    chips = {box.gpu_spec(gpu).architecture for gpu in box.gpus}
+    for one in read:
+        for fact in one.box.gpus:
+            match = gpu_by_name(fact.name) if fact.name else None
+            if match is not None and catalog.load_gpu(match.name).architecture not in chips:
+                counts = ", ".join(f"{count}x {name}" for name, count in box.gpu_counts().items())
+                raise InputError(
+                    f"{one.source}: was made on {fact.name[:60]}, the topology {box.name} has {counts}; give this box's own files"
+                )
+
+
+def _names(given: object, what: str) -> list[str]:
+    """A comma-separated text or a list of texts as names."""
+    texts = [given] if isinstance(given, str) else given
+    if not isinstance(texts, Iterable):
+        raise InputError(f"{what}: give names, not {type(given).__name__}")
+    return [item.strip() for text in texts for item in name_text(text, what, "a name").split(",") if item.strip()]
 
 
 def _load(topology: Where, gpu: str | None) -> Topology:
@@ -154,7 +183,7 @@ def calibrated(given: object, box: Topology) -> tuple[Calibrated, tuple[Note, ..
     elif isinstance(given, CalibrationSpec):
         spec = given
     else:
-        paths = _paths(given)
+        paths = _paths(given, "calibration", "a result of calibrate, a calibration file, or a log of nccl-tests")
         source = ", ".join(Path(path).name if catalog.is_path(path) else path for path in paths)
         if len(paths) == 1 and (not catalog.is_path(paths[0]) or is_calibration(paths[0])):
             spec = load_calibration(paths[0])
@@ -164,19 +193,31 @@ def calibrated(given: object, box: Topology) -> tuple[Calibrated, tuple[Note, ..
             text = f"{source}: raw measurements, fitted in passing ({report.overall.points} points, median error"
             notes.append(Note("calibration", f"{text} {100 * report.overall.median:.1f} %); pcie-sim calibrate shows the report"))
     made = Calibrated(spec, box, source=source)
-    notes += [Note("calibration", f"{source}: {warning}") for warning in spec.warnings]
+    notes.insert(0, Note("calibration", _summary(spec, source)))
+    notes += [Note("calibration", f"{source}: {warning}") for warning in spec.warnings[:SHOWN]]
+    if len(spec.warnings) > SHOWN:
+        notes.append(Note("calibration", f"{source}: and {len(spec.warnings) - SHOWN} more warnings in the file"))
     said = _settings_text(made, box)
     if said:
         notes.append(Note("calibration", f"settings of the measured runs taken: {said}"))
     return made, tuple(notes)
 
 
-def _paths(given: object) -> list[str]:
+def _paths(given: object, what: str, wanted: str) -> list[str]:
     if isinstance(given, str) or hasattr(given, "__fspath__"):
-        return [path_text(given, "calibration")]
-    if isinstance(given, Sequence) and given:
-        return [path_text(one, "calibration") for one in given]
-    raise InputError("calibration: a result of calibrate, a calibration file, or a log of nccl-tests")
+        return [path_text(given, what)]
+    if isinstance(given, Iterable) and not isinstance(given, bytes | bytearray):
+        found = [path_text(one, what) for one in given]
+        if found:
+            return found
+    raise InputError(f"{what}: give {wanted}")
+
+
+def _summary(spec: CalibrationSpec, source: str) -> str:
+    points = sum(len(curve.bytes) for curve in spec.curves)
+    curves = ", ".join(dict.fromkeys(f"{curve.op} on {curve.ranks}" for curve in spec.curves)) or "no curves"
+    told = sum(parameter.evidence == "fitted" for parameter in spec.parameters)
+    return f"{source}: made on {spec.topology.name} from {points} points ({curves}); {told} constants fitted, prior {spec.prior}"
 
 
 def _settings_text(made: Calibrated, box: Topology) -> str:

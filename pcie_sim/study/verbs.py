@@ -128,6 +128,7 @@ def _compared(question: _Question, strategies: str | Sequence[str] | None, workl
         measured=measured,
         advice=advice(box, spec, engine, results, points, workload),
         gpus=len(box.gpus),
+        calibration=question.calibration,
         titles={"topology": box.title, "model": spec.title, "runtime": engine.title},
     )
 
@@ -187,6 +188,7 @@ def _predicted(question: _Question, strategy: str, workload: Workload) -> Predic
         ops=result.ops(0, 0),
         notes=(*question.notes, *_mixed_gpus(box), *comparison_notes(box, spec, engine, [result], (point,), mine, workload)),
         measured=mine,
+        calibration=question.calibration,
     )
 
 
@@ -257,6 +259,7 @@ class _Question:
     runtime: RuntimeSpec
     calls: CallTimer
     notes: tuple[Note, ...] = ()
+    calibration: str | None = None
 
 
 @contextmanager
@@ -277,7 +280,7 @@ def _asked(
     box, spec, engine = _question(topology, model, runtime, None, None, None)
     made, notes = _calibrated(calibration, box)
     with made.in_force():
-        yield _Question(_settled(made.box, nccl, env, p2p), spec, engine, made.call_times, notes)
+        yield _Question(_settled(made.box, nccl, env, p2p), spec, engine, made.call_times, notes, made.source)
 
 
 def _calibrated(calibration: object, box: Topology) -> tuple[Calibrated, tuple[Note, ...]]:

@@ -106,7 +106,7 @@ TABLE: dict[str, tuple[Callable[..., Any], str, list[object], str]] = {
         compare,
         "calibration",
         [5, 2.5, True, [], {}, {"a": 1}, object(), Nasty(), lambda: 1, 10**5000, [5], [None], "", " "],
-        "calibration: (a result of calibrate, a calibration file, or a log|give a name or a path)",
+        "calibration: give a (result of calibrate, a calibration file, or a log|name or a path)",
     ),
     "calibration of a call": (collective, "calibration", [5, True, [], {}, Nasty()], "calibration: a result of calibrate"),
     "calibration file": (ps.load_calibration, "file", [*ANYTHING, ""], "calibration: give a name or a path"),
