@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -17,7 +18,7 @@ from pcie_sim.calibration.curves import Known, answer
 from pcie_sim.calibration.doubt import Doubt
 from pcie_sim.calibration.misfit import Left
 from pcie_sim.calibration.model import FLOOR, Rows, price_curves, regimes, way_of
-from pcie_sim.calibration.points import State, curve_of
+from pcie_sim.calibration.points import MOST_POINTS, State, curve_of, thinned
 from pcie_sim.errors import InputError
 from pcie_sim.evidence import Evidence, weakest
 from pcie_sim.network import call_times, rank_order, time_collective
@@ -130,7 +131,11 @@ class Calibrated:
         error = measured - fitted
         out = np.concatenate([np.isin(curve.sizes, held.outliers) for curve, held in zip(self.curves, self.spec.curves, strict=True)])
         noise = np.where(out, np.maximum(noise, np.abs(error)), noise)
-        return Left(rows, error, noise, self.spec.residual.scale)
+        seen = thinned(self.curves, MOST_POINTS)
+        empty = np.zeros(0)
+        kept = [np.isin(curve.sizes, empty if one is None else one.sizes) for curve, one in zip_longest(self.curves, seen)]
+        mask = np.concatenate(kept)
+        return Left(rows.of(mask), error[mask], noise[mask], self.spec.residual.scale)
 
     def call_times(
         self,

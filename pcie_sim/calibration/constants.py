@@ -105,7 +105,8 @@ def used_parts(spec: TopologySpec) -> Mapping[str, Part]:
         asked += [peer.part for peer in spec.peers]
         loaded = {part.name: part for part in (catalog.load_part(name) for name in dict.fromkeys(asked) if name is not None)}
         between = [part.socket_link for part in loaded.values() if isinstance(part, SocketPart) and part.socket_link is not None]
-        loaded |= {part.name: part for part in map(catalog.load_part, ["pcie", "nccl", *between])}
+        library = [] if spec.settings.ccl.name == "none" else [spec.settings.ccl.name]
+        loaded |= {part.name: part for part in map(catalog.load_part, ["pcie", *library, *between])}
     return {
         name: part
         for name, part in loaded.items()
@@ -168,7 +169,7 @@ def _library(part: LibraryPart, value: _Values) -> LibraryPart:
     sends = value.product("base.all_reduce", "base_ratio.sends", base["all_to_all"])
     one_send = value.product("base.all_reduce", "base_ratio.sends", base["send_recv"], more="peer_issue")
     rates = part.wire_share
-    of_simple = rates["LL128"].value / rates["Simple"].value
+    of_simple = rates["LL128"].value / rates["Simple"].value if "LL128" in rates else 1.0
     floors = catalog.load_constants().eager_shape
     update: dict[str, object] = {
         "base_latency": {
@@ -180,7 +181,7 @@ def _library(part: LibraryPart, value: _Values) -> LibraryPart:
         },
         "step_software": {
             "LL": value.put("step.LL", part.step_software["LL"]),
-            "LL128": value.total("step.LL", LL128_STEP, part.step_software["LL128"]),
+            "LL128": value.total("step.LL", LL128_STEP, part.step_software["Simple"]),
             "Simple": value.put("step.Simple", part.step_software["Simple"]),
         },
         "believed_rate": value.put("believed_rate", rates["Simple"]),
@@ -188,7 +189,7 @@ def _library(part: LibraryPart, value: _Values) -> LibraryPart:
         "simple_extra_latency": value.put("simple_extra", part.simple_extra_latency),
         "wire_share": {
             "LL": value.put("wire.LL", rates["LL"]),
-            "LL128": value.put("wire.Simple", rates["LL128"], of_simple),
+            "LL128": value.put("wire.Simple", rates["Simple"], of_simple),
             "Simple": value.put("wire.Simple", rates["Simple"]),
         },
         "wire_share_host": {name: value.put(f"wire_host.{name}", old) for name, old in part.wire_share_host.items()},

@@ -101,14 +101,14 @@ def same_state(asked: Topology, run: Topology, gpus: Sequence[str]) -> bool:
     a, b = asked.settings, run.settings
     if a.ccl.name != b.ccl.name or version_pair(a.ccl.version) != version_pair(b.ccl.version):
         return False
-    if a.ccl.name != "none" and any(a.env.get(name) != b.env.get(name) for name in _modelled() if name not in _ROUTES):
+    if a.ccl.name != "none" and any(a.env.get(name) != b.env.get(name) for name in _modelled(a.ccl.name) if name not in _ROUTES):
         return False
     count = len(gpus)
     return all(asked.transport(x, y, gpus=count).kind == run.transport(x, y, gpus=count).kind for x in gpus for y in gpus if x != y)
 
 
-def _modelled() -> tuple[str, ...]:
-    tuning = catalog.load_typed_part("nccl", LibraryPart).tuning
+def _modelled(library: str) -> tuple[str, ...]:
+    tuning = catalog.load_typed_part(library, LibraryPart).tuning
     return tuning.environment.modelled if tuning is not None and tuning.environment is not None else ()
 
 

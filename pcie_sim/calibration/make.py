@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from itertools import zip_longest
 
 import numpy as np
 
@@ -12,7 +13,7 @@ from pcie_sim.calibration import checks
 from pcie_sim.calibration.constants import constants
 from pcie_sim.calibration.fit import Fit, fit
 from pcie_sim.calibration.model import COPY, FLOOR, BoxModel
-from pcie_sim.calibration.points import Gathered, gather, short_name
+from pcie_sim.calibration.points import MOST_POINTS, Gathered, gather, short_name, thinned
 from pcie_sim.calibration.prior import Prior, make_prior, traits
 from pcie_sim.errors import InputError
 from pcie_sim.importers.relate import RelatedMeasurement
@@ -30,8 +31,6 @@ NARROWED = 0.85
 """A standard error below this share of its prior's means that the measurements told something."""
 HALF_STEP = 0.17
 """Standard error of ln of a switch point: they are tried by half octaves."""
-MOST_POINTS = 1200
-"""Points that a fit takes (its matrices grow with their square)."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,27 +72,13 @@ def calibrate(
         )
     hashes = dict(sha256 or {})
     belief = make_prior(box, prior, leave_out=leave_out, inputs=hashes.values())
-    found, thinned = _thinned(found)
-    done = fit(BoxModel(box, found.curves, found.copies), belief)
+    seen = thinned(found.curves, MOST_POINTS)
+    done = fit(BoxModel(box, seen, found.copies), belief)
+    whole, kept = (sum(len(curve.sizes) for curve in curves) for curves in (found.curves, seen))
+    fewer = [f"{whole} points: the fit sees {kept} of them, spread evenly; inside the curves all are answered"] if kept < whole else []
     calibration = to_spec(box, done, belief, found, hashes)
-    report = checks.report(box, done, belief, calibration, [*found.unused, *unused, *thinned])
+    report = checks.report(box, done, belief, calibration, [*found.unused, *unused, *fewer])
     return Made(report, done)
-
-
-def _thinned(found: Gathered) -> tuple[Gathered, list[str]]:
-    """At most :data:`MOST_POINTS` points, every curve keeping its ends."""
-    total = sum(len(curve.sizes) for curve in found.curves)
-    if total <= MOST_POINTS:
-        return found, []
-    each = max(8, MOST_POINTS // len(found.curves))
-    kept = []
-    for curve in found.curves:
-        places = np.unique(np.linspace(0, len(curve.sizes) - 1, min(each, len(curve.sizes))).round().astype(int))
-        kept.append(replace(curve, sizes=curve.sizes[places], times=curve.times[places]))
-    kept = kept[: max(1, MOST_POINTS // 8)]
-    return Gathered(kept, found.copies, found.unused), [
-        f"{total} points: {sum(len(c.sizes) for c in kept)} of them, spread evenly, are used"
-    ]
 
 
 def to_spec(box: Topology, done: Fit, prior: Prior, found: Gathered, sha256: Mapping[str, str]) -> CalibrationSpec:
@@ -115,7 +100,7 @@ def to_spec(box: Topology, done: Fit, prior: Prior, found: Gathered, sha256: Map
             "correlations": {
                 f"{a} ~ {b}": round(value, 3) for a, b, value in strong_correlations(done, all_of_them=True) if abs(value) >= 0.05
             },
-            "curves": tuple(curve.spec(outliers.get(index, ())) for index, curve in enumerate(done.model.curves)),
+            "curves": tuple(curve.spec(outliers.get(index, ())) for index, curve in enumerate(found.curves)),
             "residual": Misfit.model_validate(
                 {"sigma_log_by_op": _sigmas(done), "scale": round(done.scale, 4), "noise": round(float(np.median(done.model.noise)), 4)}
             ),
@@ -140,10 +125,10 @@ def _inputs(done: Fit, found: Gathered, sha256: Mapping[str, str]) -> tuple[Inpu
             launch=curve.launch,
             ccl=curve.state.ccl,
             points=curve.points,
-            used=len(curve.sizes),
+            used=0 if seen is None else len(seen.sizes),
             range_bytes=(float(curve.sizes[0]), float(curve.sizes[-1])),
         )
-        for curve in done.model.curves
+        for curve, seen in zip_longest(found.curves, done.model.curves)
         for source in curve.sources
     ]
     copies = [

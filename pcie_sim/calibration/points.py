@@ -24,6 +24,10 @@ OPS: tuple[str, ...] = ("all_reduce", "all_gather", "reduce_scatter", "all_to_al
 _VERSION = re.compile(r"[0-9]{1,4}\.[0-9]{1,3}(?:\.[0-9]{1,3})?")
 MOST_CURVES = 256
 MOST_SIZES = 2000
+FEWEST = 8
+"""Points that a thinned curve keeps."""
+MOST_POINTS = 1200
+"""Points that a fit takes (its matrices grow with their square)."""
 RUN_NOISE = 0.02
 """Spread of ln(time) from run to run that is taken where a size was measured once."""
 LEAST_NOISE = 0.005
@@ -89,6 +93,19 @@ class Curve:
             outliers=tuple(sorted(outliers)),
             file=", ".join(map(short_name, self.sources)) or None,
         )
+
+
+def thinned(curves: Sequence[Curve], most: int) -> list[Curve]:
+    """At most about ``most`` points of ``curves``, every curve keeping its ends; more curves than that make room for lose the last."""
+    if sum(len(curve.sizes) for curve in curves) <= most:
+        return list(curves)
+    kept = list(curves)[: max(1, most // FEWEST)]
+    each = max(FEWEST, most // len(kept))
+    found = []
+    for curve in kept:
+        places = np.unique(np.linspace(0, len(curve.sizes) - 1, min(each, len(curve.sizes))).round().astype(int))
+        found.append(replace(curve, sizes=curve.sizes[places], times=curve.times[places]))
+    return found
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from pcie_sim.topology import Topology
 
 SEEN_BEFORE = 2.0
 """The file's ``between`` counts as so many boxes when the spread between boxes is estimated."""
-LOSS = {"transport": 1.0, "pcie": 0.4, "cpu": 0.4, "vendor": 0.4, "architecture": 0.2, "sockets": 0.2}
+LOSS = {"library": 3.0, "transport": 1.0, "pcie": 0.4, "cpu": 0.4, "vendor": 0.4, "architecture": 0.2, "sockets": 0.2}
 """What a difference in one trait costs: a profile's weight is exp(-sum)."""
 LEAST_WEIGHT = 0.02
 
@@ -54,6 +54,7 @@ def traits(box: Topology) -> dict[str, str]:
     cpus = [catalog.load_part(node.part) for node in box.spec.nodes.values() if node.kind == "socket" and node.part is not None]
     cpu = next((part for part in cpus if isinstance(part, SocketPart)), None)
     return {
+        "library": box.settings.ccl.name,
         "transport": "+".join(kinds) or "none",
         "pcie": f"gen{min(spec.pcie.gen for spec in specs)}",
         "cpu": cpu.name if cpu is not None else "unknown",
