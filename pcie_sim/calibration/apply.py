@@ -14,8 +14,8 @@ import numpy as np
 
 from pcie_sim import catalog
 from pcie_sim.calibration.constants import Z80, Fitted, constants, parts_with, used_parts
-from pcie_sim.calibration.curves import Known, answer
-from pcie_sim.calibration.doubt import Doubt
+from pcie_sim.calibration.curves import Known, answer, same_state
+from pcie_sim.calibration.doubt import Doubt, own_sigma
 from pcie_sim.calibration.misfit import Left
 from pcie_sim.calibration.model import FLOOR, Rows, price_curves, regimes, way_of
 from pcie_sim.calibration.points import MOST_POINTS, State, curve_of, thinned
@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 DRIFT = 0.03
 """Standard deviation of ln(time) that each octave beyond the measured sizes, or factor two beyond the measured ranks, adds."""
 _TOO_FAST = "faster than the links of the topology file allow: they are taken for less than they are"
+SMALL = 512.0
+"""Bytes below which a call's time does not depend on its size."""
 PROTOCOLS = ("LL", "LL128", "Simple")
 
 
@@ -94,19 +96,27 @@ class Calibrated:
         with self.in_force():
             return self.box.with_settings(**settings)
 
+    def answers(self, box: Topology) -> bool:
+        """Whether some measured curve is of the state that ``box`` is in: else nothing is read off a curve."""
+        with self.in_force():
+            return any(same_state(box, known.box, known.curve.gpus) for known in self._known)
+
     @cached_property
     def launch(self) -> Literal["graph", "eager"]:
-        """How the measured runs were launched: what a single collective is answered for when nothing is asked."""
-        first = next((curve.launch for curve in self.curves if curve.launch is not None), None)
-        return "graph" if first == "graph" else "eager"
+        """How the measured runs were launched: what a single collective is answered for when nothing is asked. Calls from a thread
+        for every GPU, and those whose launch is not known, count as in a graph.
+        """
+        first = next((curve.launch for curve in self.curves), "eager")
+        return "eager" if first == "eager" else "graph"
 
     @cached_property
     def _known(self) -> list[Known]:
         boxes = {curve.state: curve.state.of(self.base) for curve in self.curves}
         found = []
         for index, curve in enumerate(self.curves):
-            mine = np.array([self._rows.regime[i] != FLOOR for i in np.flatnonzero(self._rows.curve == index)], dtype=bool)
-            found.append(Known(curve, boxes[curve.state], mine))
+            places = np.flatnonzero(self._rows.curve == index)
+            mine = np.array([self._rows.regime[i] != FLOOR for i in places], dtype=bool)
+            found.append(Known(curve, boxes[curve.state], mine, self._fitted[1][places], self.spec.residual.scale))
         return found
 
     @cached_property
@@ -175,10 +185,11 @@ class Calibrated:
             more = np.where(library, taught.sigma.reshape(size.shape), 0.0)
             beyond = self._beyond(call.op, ranks, size)
             latency, moved = found.latency_s * factor, found.bytes_s * factor
-            known = answer(self._known, topology, call, gpu_of_rank, launch, algorithm, protocol)
+            known = answer(self._known, topology, call, found, gpu_of_rank, launch, algorithm, protocol)
             inside = known.mask & library
             base = np.zeros(size.shape) if inside.all() else self._doubt.sigma(topology, call, found, launch, asked)
-            sigma = np.sqrt(base**2 + more**2 + (DRIFT * beyond) ** 2)
+            # an engine's own kernel has no constant that was fitted
+            sigma = np.where(library, np.sqrt(base**2 + more**2 + (DRIFT * beyond) ** 2), own_sigma(found))
         ratio = np.divide(known.times, latency + moved, out=np.ones(size.shape), where=inside & (latency + moved > 0))
         latency, moved = np.where(inside, latency * ratio, latency), np.where(inside, moved * ratio, moved)
         told = self._told(call.op, rows, inside.reshape(-1))
@@ -219,10 +230,8 @@ class Calibrated:
         same = [curve for curve in self.curves if curve.op == op] or self.curves
         low, high = min(curve.sizes[0] for curve in same), max(curve.sizes[-1] for curve in same)
         least, most = min(curve.ranks for curve in self.curves), max(curve.ranks for curve in self.curves)
-        at = np.maximum(size, 1.0)
-        out = np.maximum(np.log2(at / high), 0.0) + np.maximum(np.log2(low / at), 0.0)
-        small = size < 512  # below, a call's time does not depend on its size
-        out = np.where(small, 0.0, out)
+        at, least_size = np.maximum(size, SMALL), max(low, SMALL)
+        out = np.maximum(np.log2(at / high), 0.0) + np.maximum(np.log2(least_size / at), 0.0)
         return np.asarray(out + max(math.log2(ranks / most), 0.0) + max(math.log2(least / ranks), 0.0))
 
     def time_collective(self, topology: Topology, op: str, size_bytes: int | str, **options: Any) -> Timing:

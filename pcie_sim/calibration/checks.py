@@ -128,8 +128,7 @@ def _sick(done: Fit) -> Iterable[str]:
         constant = constants()[name]
         if constant.sick is None or done.sigma[place] >= NARROWED * done.prior_sigma[place]:
             continue
-        # against the boxes' own spread, not that of a start nobody has measured
-        spread = max(constant.between, 0.2)
+        spread = max(float(done.prior_sigma[place]), 0.2)
         worse = (float(done.vector[place]) - float(done.prior_mean[place])) * (1 if constant.sick == "high" else -1)
         if worse > SICK * spread and worse > np.log(SICK_FACTOR):
             times = f"{np.exp(worse):.1f} times {'above' if constant.sick == 'high' else 'below'}"
@@ -177,6 +176,13 @@ def _notes(done: Fit, prior: Prior) -> Iterable[str]:
     floors = np.array([name == FLOOR for name in done.rows.regime])
     if floors.any():
         yield f"{int(floors.sum())} points are held up by the CPU's launches: they tell the issue floor, nothing of the wire"
+    graphs = {curve.op for curve in done.model.curves if curve.launch != "eager"}
+    alone = sorted({done.rows.op[i] for i in np.flatnonzero(floors)} - graphs)
+    if alone:
+        yield (
+            f"small calls of {', '.join(alone)} were launched eagerly only: what they take inside a CUDA graph, as engines run them, is "
+            "the model's; measure with -G 10, too"
+        )
     unknown = [curve.title for curve in done.model.curves if curve.launch is None]
     if unknown:
         yield f"launch mode not said ({unknown[0]}{' ...' if len(unknown) > 1 else ''}): priced as in a CUDA graph"

@@ -8,9 +8,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from pcie_sim import catalog
+from pcie_sim.calibration.misfit import SHORT, SHORT_OCTAVES
 from pcie_sim.calibration.model import priced_as, way_of
 from pcie_sim.calibration.points import LEAST_NOISE, Curve
 from pcie_sim.evidence import Evidence, weakest
+from pcie_sim.network.call_times import CallTimes
 from pcie_sim.network.nccl_rules import version_pair
 from pcie_sim.specs.ops import Array, BoolArray, CollectiveCall
 from pcie_sim.specs.part import LibraryPart
@@ -24,12 +26,14 @@ _PREFERRED = ("graph", "threads", None, "eager")
 @dataclass(frozen=True, eq=False)
 class Known:
     """A measured curve with the box in the state of its run. ``free`` marks points that the CPU's launches do not hold up: they tell
-    what a call takes inside a graph, too.
+    what a call takes inside a graph, too. ``model`` is ln(seconds) of the fitted constants at the points, ``scale`` the misfit's.
     """
 
     curve: Curve
     box: Topology
     free: BoolArray
+    model: Array
+    scale: float
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,6 +52,7 @@ def answer(
     curves: Sequence[Known],
     topology: Topology,
     call: CollectiveCall,
+    modelled: CallTimes,
     gpu_of_rank: Sequence[str],
     launch: str,
     algorithm: str,
@@ -55,7 +60,9 @@ def answer(
 ) -> Inside:
     """Where ``curves`` answer ``call``: one group at a time, the library's own choices, sizes between the smallest and the largest.
 
-    Between two sizes ln(time) is linear in ln(size): kinks stay where they were measured.
+    Between two sizes ln(time) is linear in ln(size): kinks stay where they were measured. The further a size is from both its
+    neighbours, and the more the model bends between them (a change of protocol), the wider the spread; ``modelled`` are the fitted
+    constants' times of the call.
     """
     size = np.asarray(call.bytes, dtype=float)
     found = Inside(np.zeros(size.shape, dtype=bool), np.ones(size.shape), np.zeros(size.shape), "measured")
@@ -76,9 +83,22 @@ def answer(
             continue
         there = np.exp(np.interp(np.log(np.maximum(size, 1.0)), np.log(sizes), np.log(values)))
         inside, times = inside | here, np.where(here, there, times)
-        noise = np.where(here, max(known.curve.noise, LEAST_NOISE), noise)
+        noise = np.where(here, _between(known, usable, size, modelled), noise)
         label = weakest((label, "measured" if own else "fitted"))
     return Inside(inside, times, noise, label)
+
+
+def _between(known: Known, usable: BoolArray, size: Array, modelled: CallTimes) -> Array:
+    """Standard deviation of ln(time) at sizes inside a curve: a repeat's at a measured size, between two also what may happen there."""
+    at, sizes = np.log2(np.maximum(size, 1.0)), np.log2(known.curve.sizes[usable])
+    right = np.clip(np.searchsorted(sizes, at), 0, len(sizes) - 1)
+    left = np.clip(right - 1, 0, len(sizes) - 1)
+    apart, gap = np.minimum(np.abs(at - sizes[left]), np.abs(sizes[right] - at)), np.maximum(sizes[right] - sizes[left], 1e-9)
+    bridge = (known.scale * SHORT) ** 2 * 2.0 * apart / SHORT_OCTAVES * (1.0 - apart / gap)
+    line = np.interp(at, sizes, known.model[usable])
+    bend = np.log(np.maximum(modelled.time_s, 1e-12)) - line
+    own = max(known.curve.noise, LEAST_NOISE)
+    return np.asarray(np.sqrt(own**2 + np.where(apart > 1e-9, np.maximum(bridge, 0.0) + bend**2, 0.0)))
 
 
 def _candidates(curves: Sequence[Known], topology: Topology, op: str, gpus: tuple[str, ...], launch: str) -> list[tuple[Known, bool]]:
@@ -90,7 +110,7 @@ def _candidates(curves: Sequence[Known], topology: Topology, op: str, gpus: tupl
             continue
         if launch == "eager" and curve.launch != "eager":
             continue
-        own = set(curve.gpus) == set(gpus)
+        own = curve.gpus == gpus
         if own or joined_alike(topology, curve.gpus, gpus):
             found.append(((0 if own else 1, _PREFERRED.index(curve.launch)), known, own))
     return [(known, own) for _, known, own in sorted(found, key=lambda item: item[0])]
@@ -113,9 +133,14 @@ def _modelled(library: str) -> tuple[str, ...]:
 
 
 def signature(box: Topology, gpus: Sequence[str]) -> tuple[str, ...]:
-    """How a group's GPUs are joined, rank by rank."""
+    """How a group's GPUs are joined, rank by rank: path type, transport, and the slowest link on the way (in tenths of a GB/s)."""
     count = len(gpus)
-    return tuple([f"{box.path_type(a, b)} {box.transport(a, b, gpus=count).kind}" for a in gpus for b in gpus if a != b])
+
+    def way(a: str, b: str) -> str:
+        slowest = min((box.links[name].rate.value for name in box.path(a, b, gpus=count).links), default=0.0)
+        return f"{box.path_type(a, b)} {box.transport(a, b, gpus=count).kind} {slowest / 1e8:.0f}"
+
+    return tuple([way(a, b) for a in gpus for b in gpus if a != b])
 
 
 def joined_alike(box: Topology, first: Sequence[str], second: Sequence[str]) -> bool:

@@ -2,7 +2,7 @@
 
 Constants make up for each other: a sweep may tell a sum of two very well and neither of them. So the doubt about a time is not that of
 its parts side by side but sqrt(g' C g), with C the covariance of ln(constant) from the calibration file and g the derivative of
-ln(time) by each of them.
+ln(time) by each of them. Ways over a network or NVLink have no constant that is fitted: their own parts' doubt counts, too.
 """
 
 from __future__ import annotations
@@ -27,6 +27,12 @@ from pcie_sim.specs.part import Part
 from pcie_sim.topology import Topology, from_spec
 
 TINY = 1e-12
+
+
+def own_sigma(found: CallTimes) -> Array:
+    """Standard deviation of ln(time) by the times' own parts, taken as independent."""
+    spread = np.hypot(found.latency_s * found.sigma_latency, found.bytes_s * found.sigma_bytes)
+    return np.asarray(np.divide(spread, found.time_s, out=np.zeros(np.shape(found.time_s)), where=found.time_s > 0))
 
 
 class Doubt:
@@ -88,7 +94,11 @@ class Doubt:
         if key not in self._kept:
             slopes = self._slopes(topology, call, found, launch, asked, groups)
             variance = np.einsum("ik,ij,jk->k", slopes, self.covariance, slopes)
-            self._kept[key] = np.sqrt(np.maximum(variance, 0.0)).reshape(size.shape)
+            sigma = np.sqrt(np.maximum(variance, 0.0)).reshape(size.shape)
+            others = any(
+                way_between(topology, a, b, len(group)) & {"NET", "NVL"} for group in groups for a in group for b in group if a != b
+            )
+            self._kept[key] = np.hypot(sigma, own_sigma(found)) if others else sigma
         return self._kept[key]
 
     def _slopes(

@@ -36,11 +36,12 @@ OUTLIER_FROM = 0.12
 WITNESSES = 3
 NEAR_OCTAVES = 3.0
 """An outlier has at least so many other points of its op and ranks within so many octaves."""
-FRESH = 3
-"""Every so many steps the derivative is taken anew; in between it follows the steps (Broyden 1965)."""
-MOST_ROUNDS = 3
-ENOUGH = 0.97
-"""Fits in a row, each from where the last one ended (with other switch points, or limits that bind by now): until one saves less."""
+FRESH = 8
+"""Every so many steps the derivative is taken anew; in between it follows the steps (Broyden 1965). With few curves, which cost little,
+a last fit takes it anew every time, until the cost stands still."""
+FEW = 6
+MOST_ROUNDS = 2
+"""Fits in a row, each with other switch points."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -117,25 +118,30 @@ def fit(model: BoxModel, prior: Prior) -> Fit:
     low, high = _bounds(model.names)
     mean = np.clip(mean, low + 1e-6, high - 1e-6)
     search = Search(model, mean, sigma, low, high)
-    vector = search.begin()
-    ended, jacobian, cost = ("", False), np.zeros((0, 0)), math.inf
-    for turn in range(MOST_ROUNDS):
-        model.look_again()  # limits may bind by now that did not at the start
-        vector, jacobian, ended, now = _least_squares(model, mean, sigma, low, high, vector)
-        if not search.switch(vector) and (turn > 0 or now > ENOUGH * cost):
+    few = len(model.curves) <= FEW
+    first = search.begin()
+    vector, ended, cost = _least_squares(model, mean, sigma, low, high, first)
+    if few and not np.array_equal(first, mean):  # limits make several minima: the prior's mean is a start, too
+        other, ends, costs = _least_squares(model, mean, sigma, low, high, mean)
+        vector, ended = (vector, ended) if cost <= costs else (other, ends)
+    for _ in range(MOST_ROUNDS):
+        if not search.switch(vector):
             break
-        cost = now
-    return _refined(model, mean, sigma, vector, jacobian, (low, high), began, ended, search.told(vector))
+        vector, ended, _ = _least_squares(model, mean, sigma, low, high, vector)
+    if few:
+        vector, ended, _ = _least_squares(model, mean, sigma, low, high, vector, last=True)
+    return _refined(model, mean, sigma, vector, model.jacobian(vector), (low, high), began, ended, search.told(vector))
 
 
 def _least_squares(
-    model: BoxModel, mean: Array, sigma: Array, low: Array, high: Array, first: Array
-) -> tuple[Array, Array, tuple[str, bool], float]:
-    """(constants, derivative there, how it ended, the cost)."""
+    model: BoxModel, mean: Array, sigma: Array, low: Array, high: Array, first: Array, *, last: bool = False
+) -> tuple[Array, tuple[str, bool], float]:
+    """(constants, how it ended, the cost)."""
     from scipy.optimize import least_squares
 
     kept: dict[str, Array] = {}
     turns = [0]
+    fresh, least, most = (1, 1e-5, 30) if last else (FRESH, 1e-3, 20)
     scale = np.maximum(POINT, model.noise)
 
     def residuals(vector: Array) -> Array:
@@ -144,7 +150,7 @@ def _least_squares(
 
     def slopes(vector: Array) -> Array:
         at = kept["ln"] if np.array_equal(kept.get("at", np.zeros(0)), vector) else model.ln_times(vector)
-        if "jacobian" in kept and turns[0] % FRESH:
+        if "jacobian" in kept and turns[0] % fresh:
             step, change = vector - kept["there"], at - kept["ln there"]
             kept["jacobian"] = kept["jacobian"] + np.outer(change - kept["jacobian"] @ step, step) / max(float(step @ step), 1e-12)
         else:
@@ -154,9 +160,9 @@ def _least_squares(
         return np.vstack([kept["jacobian"] / scale[:, None], np.diag(1.0 / sigma)])
 
     found = least_squares(
-        residuals, first, jac=slopes, bounds=(low, high), loss="soft_l1", x_scale=sigma, xtol=1e-3, ftol=1e-3, gtol=1e-6, max_nfev=20
+        residuals, first, jac=slopes, bounds=(low, high), loss="soft_l1", x_scale=sigma, xtol=least, ftol=least, gtol=1e-6, max_nfev=most
     )
-    return found.x, model.jacobian(found.x), (str(found.message), bool(found.success)), float(found.cost)
+    return found.x, (str(found.message), bool(found.success)), float(found.cost)
 
 
 def _bounds(names: Sequence[str]) -> tuple[Array, Array]:

@@ -100,10 +100,11 @@ class BoxModel:
         """Whether switch points matter for what was measured."""
         self.switch = 1.0
         """Factor on the sizes at which the library changes protocol (``believed_rate``)."""
+        have = self._have([], self.copies)
+        self._of_copies = {name for name in relevant if self.copies and all(met(need, have) for need in constants()[name].needs)}
         self._own_names = [self._of_curve(curve, relevant) for curve in self.curves]
         self._kept: list[dict[tuple[float, ...], Array]] = [{} for _ in self.curves]
         self.evaluations = 0
-        self._patterns: list[list[int]] | None = None
 
     @cached_property
     def start(self) -> Array:
@@ -170,45 +171,22 @@ class BoxModel:
             np.concatenate([rows.curve, np.full(count, -1, dtype=int)]),
         )
 
-    def jacobian(self, vector: Array, at: Array | None = None, *, whole: bool = False) -> Array:
-        """D ln(time) / d ln(constant), shape (points, constants), by forward differences.
-
-        The first call (and a ``whole`` one) finds which points each constant moves; later ones price only the curves that it moves, and
-        move constants together that have no point in common (Curtis, Powell, Reid 1974). A constant that moved nothing is not tried
-        again until the next whole call.
+    def jacobian(self, vector: Array, at: Array | None = None) -> Array:
+        """D ln(time) / d ln(constant), shape (points, constants), by forward differences; only curves that can depend on a constant are
+        priced for it.
         """
         base = self.ln_times(vector) if at is None else at
-        count = len(vector)
-        if whole or self._patterns is None:
-            found = np.zeros((len(base), count))
-            for index in range(count):
-                moved = vector.copy()
-                moved[index] += STEP
-                found[:, index] = (self.ln_times(moved) - base) / STEP
-            self._moves = np.abs(found) > 1e-9
-            self._patterns = _grouped(self._moves)
-            return found
-        found = np.zeros((len(base), count))
-        for group in self._patterns:
-            touched = np.any(self._moves[:, group], axis=1)
-            curves = [index for index, part in enumerate(self.places) if np.any(touched[part])]
-            only = None if np.any(touched[self._copies_from :]) else curves
+        found = np.zeros((len(base), len(vector)))
+        for index, name in enumerate(self.names):
+            which = [number for number, own in enumerate(self._own_names) if name in own]
             moved = vector.copy()
-            moved[group] += STEP
-            after = self.ln_times(moved, only)
-            change = np.zeros(len(base))
-            if only is None:
-                change = (after - base) / STEP
-            else:
-                keep = np.concatenate([np.arange(len(base))[self.places[index]] for index in only])
-                change[keep] = (after - base[keep]) / STEP
-            for index in group:
-                found[:, index] = np.where(self._moves[:, index], change, 0.0)
+            moved[index] += STEP
+            if name in self._of_copies:
+                found[:, index] = (self.ln_times(moved) - base) / STEP
+            elif which:
+                keep = np.concatenate([np.arange(self.places[number].start, self.places[number].stop) for number in which])
+                found[keep, index] = (self.ln_times(moved, which) - base[keep]) / STEP
         return found
-
-    def look_again(self) -> None:
-        """The next derivative tries every constant again."""
-        self._patterns = None
 
     def _of_curve(self, curve: Curve, names: Sequence[str]) -> list[str]:
         """Those of ``names`` that one curve can depend on."""
@@ -253,6 +231,8 @@ def way_between(box: Topology, a: str, b: str, gpus: int) -> set[str]:
     """What a constant may need of the way from ``a`` to ``b`` in a group of ``gpus``: its transport, a root complex, sockets."""
     kind = box.transport(a, b, gpus=gpus).kind
     found: set[str] = {kind}
+    if box.path_type(a, b) == "NVL":
+        found.add("NVL")
     if kind == "P2P" and box.path_type(a, b) in ("PHB", "SYS"):
         found.add("root")
     if len(box.sockets) > 1 and box.socket_of(a) != box.socket_of(b) and kind != "NET":
@@ -296,25 +276,6 @@ def price(box: Topology, curve: Curve, sizes: Array, launch: Literal["graph", "e
 
 def _access(item: Copies) -> Literal["write", "read"]:
     return "read" if item.access == "read" else "write"
-
-
-def _grouped(moves: np.ndarray) -> list[list[int]]:
-    """Columns put together that move no point in common; columns that move nothing are kept alone (they may begin to)."""
-    groups: list[list[int]] = []
-    covers: list[np.ndarray] = []
-    for index in range(moves.shape[1]):
-        column = moves[:, index]
-        if not column.any():
-            continue
-        for place, cover in enumerate(covers):
-            if not np.any(cover & column):
-                groups[place].append(index)
-                covers[place] = cover | column
-                break
-        else:
-            groups.append([index])
-            covers.append(column.copy())
-    return groups
 
 
 def state_text(state: State) -> str:

@@ -56,8 +56,10 @@ class Search:
 
     def cost(self, vector: Array) -> float:
         """Soft-L1 cost of the curves, and the prior's."""
-        error = self._error(vector) / POINT
-        return float(np.sum(2 * (np.sqrt(1 + error**2) - 1)) + np.sum(((vector - self.mean) / self.sigma) ** 2))
+        return float(np.sum(self._loss(vector)) + np.sum(((vector - self.mean) / self.sigma) ** 2))
+
+    def _loss(self, vector: Array) -> Array:
+        return 2 * (np.sqrt(1 + (self._error(vector) / POINT) ** 2) - 1)
 
     def begin(self) -> Array:
         """The prior's mean, or a start that fits clearly better: the floor where the small eager calls stand, limits that bind far below
@@ -116,21 +118,24 @@ class Search:
         """Take other switch points where they fit clearly better; whether they changed."""
         if not self.which or not self.model.switches:
             return False
-        costs = self._costs(vector, FACTORS)
-        own = self._costs(vector, (self.model.switch,))[0]
+        losses = self._losses(vector, FACTORS)
+        costs = [float(np.sum(loss)) for loss in losses]
         best = int(np.argmin(costs))
-        if costs[best] > own - GAIN or math.isclose(FACTORS[best], self.model.switch):
+        saved = self._losses(vector, (self.model.switch,))[0] - losses[best]
+        # what one point alone would save does not count: a wild one is no switch
+        if np.sum(saved) - max(0.0, float(np.max(saved))) < GAIN or math.isclose(FACTORS[best], self.model.switch):
             return False
         # of equals, the one nearest to the library's own
         ties = [factor for factor, cost in zip(FACTORS, costs, strict=True) if cost < costs[best] + 0.5]
         self.model.switch = min(ties, key=lambda factor: abs(math.log(factor)))
         return True
 
-    def _costs(self, vector: Array, factors: tuple[float, ...]) -> list[float]:
+    def _losses(self, vector: Array, factors: tuple[float, ...]) -> list[Array]:
+        """Soft-L1 loss of each point with the switch points at each of ``factors``."""
         before, found = self.model.switch, []
         for factor in factors:
             self.model.switch = factor
-            found.append(self.cost(vector))
+            found.append(self._loss(vector))
         self.model.switch = before
         return found
 
@@ -138,5 +143,5 @@ class Search:
         """Whether the measurements tell the switch points: an octave less and an octave more both fit worse."""
         if not self.which or not self.model.switches:
             return False
-        less, own, more = self._costs(vector, (self.model.switch / 2, self.model.switch, self.model.switch * 2))
-        return min(less, more) > own + GAIN
+        less, own, more = self._losses(vector, (self.model.switch / 2, self.model.switch, self.model.switch * 2))
+        return all(float(np.sum(other - own) - max(0.0, float(np.max(other - own)))) > GAIN for other in (less, more))

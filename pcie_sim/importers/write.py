@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import yaml
-
+from pcie_sim.specs.dumper import flow
 from pcie_sim.specs.machine import TopologySpec
 from pcie_sim.specs.model import ModelSpec
 
@@ -14,13 +13,13 @@ from pcie_sim.specs.model import ModelSpec
 def topology_text(spec: TopologySpec) -> str:
     """The file of ``spec`` (schema ``pcie-sim/topology/1``). Reading it back gives an equal spec."""
     data = spec.model_dump(mode="json", by_alias=True, exclude_defaults=True)
-    lines = [f"{key}: {_flow(data[key])}" for key in ("schema", "name", "title") if key in data]
+    lines = [f"{key}: {flow(data[key])}" for key in ("schema", "name", "title") if key in data]
     lines += _listed("sources", data)
     lines.append("nodes:")
-    lines += [f"  {name}: {_flow(node)}" for name, node in data["nodes"].items()]
+    lines += [f"  {name}: {flow(node)}" for name, node in data["nodes"].items()]
     lines += _listed("peers", data)
     settings = spec.settings.model_dump(mode="json", exclude_none=True)
-    lines.append(f"settings: {_flow({key: value for key, value in settings.items() if value != [] or key == 'env'})}")
+    lines.append(f"settings: {flow({key: value for key, value in settings.items() if value != [] or key == 'env'})}")
     lines += _listed("assumptions", data)
     lines += _listed("notes", data)
     return "\n".join(lines) + "\n"
@@ -32,20 +31,15 @@ def model_text(spec: ModelSpec) -> str:
     lines: list[str] = []
     for key, value in data.items():
         if key in ("provenance", "notes", "aliases") or not isinstance(value, Mapping):
-            lines += _listed(key, data) if isinstance(value, list) else [f"{key}: {_flow(value)}"]
+            lines += _listed(key, data) if isinstance(value, list) else [f"{key}: {flow(value)}"]
         elif any(isinstance(item, Mapping) for item in value.values()):
             lines.append(f"{key}:")
-            lines += [f"  {name}: {_flow(item)}" for name, item in value.items()]
+            lines += [f"  {name}: {flow(item)}" for name, item in value.items()]
         else:
-            lines.append(f"{key}: {_flow(value)}")
+            lines.append(f"{key}: {flow(value)}")
     return "\n".join(lines) + "\n"
 
 
 def _listed(key: str, data: Mapping[str, Any]) -> list[str]:
     items = data.get(key) or []
-    return [f"{key}:", *(f"- {_flow(item)}" for item in items)] if items else []
-
-
-def _flow(value: Any) -> str:
-    text = yaml.safe_dump(value, default_flow_style=True, width=1_000_000, sort_keys=False, allow_unicode=True)
-    return str(text).strip().removesuffix("...").strip()
+    return [f"{key}:", *(f"- {flow(item)}" for item in items)] if items else []

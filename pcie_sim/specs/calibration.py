@@ -10,12 +10,14 @@ from pcie_sim.evidence import Evidence
 from pcie_sim.specs.base import Name, Spec, Text
 from pcie_sim.specs.machine import EnvName, NodeName
 from pcie_sim.specs.ops import CollectiveOp
+from pcie_sim.units import MAX_BYTES
 
 CurveLaunch = Literal["graph", "eager", "threads"]
 """How the calls of a curve were launched: inside a CUDA graph; one by one from one thread; one by one, every GPU from a thread or
 process of its own (then the CPU's issue floor of many GPUs does not hold them up)."""
 ConstantName = Annotated[str, Field(pattern=r"^[a-z_]+(\.[A-Za-z0-9_]+)?$", max_length=60)]
-Positive = Annotated[float, Field(gt=0)]
+Positive = Annotated[float, Field(gt=1e-30, lt=1e30)]
+Microseconds = Annotated[float, Field(ge=1e-6, le=1e12)]
 Sigma = Annotated[float, Field(ge=0, le=10)]
 MOST_POINTS = 20_000
 """Points of one curve."""
@@ -72,8 +74,8 @@ class MeasuredCurve(Spec):
     ranks: Annotated[int, Field(ge=2, le=4096)]
     launch: CurveLaunch | None
     ccl: Text | None = None
-    bytes: Annotated[tuple[Annotated[int, Field(gt=0)], ...], Field(min_length=1, max_length=MOST_POINTS)]
-    time_us: Annotated[tuple[Positive, ...], Field(min_length=1, max_length=MOST_POINTS)]
+    bytes: Annotated[tuple[Annotated[int, Field(gt=0, le=MAX_BYTES)], ...], Field(min_length=1, max_length=MOST_POINTS)]
+    time_us: Annotated[tuple[Microseconds, ...], Field(min_length=1, max_length=MOST_POINTS)]
     sigma_log: Sigma
     gpus: tuple[NodeName, ...] = ()
     """GPU nodes in rank order; empty: the first ones in bus order."""

@@ -62,14 +62,14 @@ def _check_events(text: str, most: tuple[int, str] | None) -> None:
 
 
 _FLOAT = re.compile(r"""^[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?$|^[-+]?\.(?:inf|Inf|INF)$|^\.(?:nan|NaN|NAN)$""")
-_RESOLVERS: tuple[tuple[str, re.Pattern[str], str], ...] = (
+RESOLVERS: tuple[tuple[str, re.Pattern[str], str], ...] = (
     ("tag:yaml.org,2002:bool", re.compile(r"^(?:true|True|TRUE|false|False|FALSE)$"), "tTfF"),
     ("tag:yaml.org,2002:null", re.compile(r"^(?:~|null|Null|NULL|)$"), "~nN\0"),
     ("tag:yaml.org,2002:int", re.compile(r"^(?:[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+)$"), "-+0123456789"),
     ("tag:yaml.org,2002:float", _FLOAT, "-+0123456789."),
 )
 _Loader.yaml_implicit_resolvers = {}
-for _tag, _pattern, _first in _RESOLVERS:
+for _tag, _pattern, _first in RESOLVERS:
     for _char in _first:
         _Loader.yaml_implicit_resolvers.setdefault("" if _char == "\0" else _char, []).append((_tag, _pattern))
 

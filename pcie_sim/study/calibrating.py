@@ -15,6 +15,7 @@ from pcie_sim.importers.relate import relate
 from pcie_sim.results.calibration import CalibrationReport
 from pcie_sim.results.comparison import Note
 from pcie_sim.specs.base import build
+from pcie_sim.specs.dumper import block, flow
 from pcie_sim.specs.loader import parse_json, parse_yaml, read_text
 from pcie_sim.study.arguments import Where, name_text, path_text
 from pcie_sim.topology import Topology
@@ -233,46 +234,25 @@ def _settings_text(made: Calibrated, box: Topology) -> str:
 
 
 def calibration_text(spec: CalibrationSpec) -> str:
-    """A calibration as YAML, one line a curve's sizes and times, numbers as short as they are exact."""
-    import yaml
-
+    """A calibration as YAML, one line a curve's sizes and times. Reading it back gives an equal calibration."""
     data = spec.model_dump(mode="json", by_alias=True, exclude_defaults=False)
     head = {key: data[key] for key in ("schema", "name", "title", "sources", "topology", "prior", "prior_weights") if data[key]}
-    lines = [yaml.safe_dump(head, sort_keys=False, allow_unicode=True, width=130)]
-    lines += [_flow_list(key, data[key]) for key in ("inputs", "parameters")]
-    lines.append(yaml.safe_dump({"correlations": data["correlations"]}, sort_keys=False, width=130))
-    lines.append(_curves(data["curves"]))
     rest = {key: data[key] for key in ("residual", "warnings", "notes")}
-    lines.append(yaml.safe_dump(rest, sort_keys=False, allow_unicode=True, width=130))
-    return "".join(lines)
+    parts = [block(head), *(_rows(key, data[key]) for key in ("inputs", "parameters")), block({"correlations": data["correlations"]})]
+    return "".join([*parts, _curves(data["curves"]), block(rest)])
 
 
-def _flow_list(key: str, items: Sequence[dict[str, object]]) -> str:
-    if not items:
-        return f"{key}: []\n"
-    return f"{key}:\n" + "".join(f"- {_flow(item)}\n" for item in items)
+def _rows(key: str, items: Sequence[dict[str, object]]) -> str:
+    return f"{key}:\n" + "".join(f"- {flow(item)}\n" for item in items) if items else f"{key}: []\n"
 
 
-def _flow(item: object) -> str:
-    """``item`` on one line."""
-    import yaml
-
-    whole = item if isinstance(item, list | dict) else [item]
-    text = str(yaml.safe_dump(whole, default_flow_style=True, sort_keys=False, allow_unicode=True, width=10**9)).strip()
-    return text if whole is item else text[1:-1]
+_CURVE = ("op", "ranks", "launch", "ccl", "p2p", "env", "gpus", "sigma_log", "outliers", "file", "bytes", "time_us")
 
 
 def _curves(curves: Sequence[dict[str, object]]) -> str:
-    if not curves:
-        return "curves: []\n"
-    lines = ["curves:\n"]
+    lines = ["curves:\n"] if curves else ["curves: []\n"]
     for curve in curves:
-        head = {key: value for key, value in curve.items() if key not in ("bytes", "time_us") and value not in (None, [], {})}
-        head.setdefault("launch", None)
-        ordered = {
-            key: head[key] for key in ("op", "ranks", "launch", "ccl", "p2p", "env", "gpus", "sigma_log", "outliers", "file") if key in head
-        }
-        body = "".join(f"  {key}: {_flow(value)}\n" for key, value in ordered.items())
+        said = {key: curve[key] for key in _CURVE if key == "launch" or curve[key] not in (None, [], {})}
+        body = "".join(f"  {key}: {flow(value)}\n" for key, value in said.items())
         lines.append("- " + body[2:])
-        lines.append(f"  bytes: {_flow(curve['bytes'])}\n  time_us: {_flow(curve['time_us'])}\n")
     return "".join(lines)

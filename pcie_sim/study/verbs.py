@@ -280,7 +280,11 @@ def _asked(
     box, spec, engine = _question(topology, model, runtime, None, None, None)
     made, notes = _calibrated(calibration, box)
     with made.in_force():
-        yield _Question(_settled(made.box, nccl, env, p2p), spec, engine, made.call_times, notes, made.source)
+        asked = _settled(made.box, nccl, env, p2p)
+        if made.curves and not made.answers(asked):
+            text = f"{made.source}: was measured under other settings than asked here: nothing is read off its curves"
+            notes = (*notes, Note("calibration", text))
+        yield _Question(asked, spec, engine, made.call_times, notes, made.source)
 
 
 def _calibrated(calibration: object, box: Topology) -> tuple[Calibrated, tuple[Note, ...]]:

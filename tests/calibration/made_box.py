@@ -101,7 +101,9 @@ def shipped_set(name: str) -> RelatedMeasurement:
     return RelatedMeasurement(MeasurementSet.model_validate(load_yaml(path)), name)
 
 
-def measured(box: Topology, values: Mapping[str, float], runs: Sequence[Run], *, seed: int = 1, source: str = "made.log") -> RelatedMeasurement:
+def measured(
+    box: Topology, values: Mapping[str, float], runs: Sequence[Run], *, seed: int = 1, source: str = "made.log"
+) -> RelatedMeasurement:
     """What ``runs`` show on ``box`` with these constants."""
     rows: list[dict[str, Any]] = []
     for index, run in enumerate(runs):

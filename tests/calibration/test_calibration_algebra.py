@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -69,7 +71,9 @@ def test_everything_left_out_is_the_prior(fit: Fit) -> None:
     """With no point kept, the prediction is the model at the prior's mean (linearised) with all its variance."""
     off, spread = fit.without(np.ones(len(fit.error), dtype=bool))
     np.testing.assert_allclose(off, fit.error + fit.jacobian @ (fit.vector - fit.prior_mean), atol=1e-8)
-    total = fit.scale**2 * covariance(fit.rows, fit.rows) + np.diag(fit.noise**2) + fit.jacobian @ np.diag(fit.prior_sigma**2) @ fit.jacobian.T
+    total = (
+        fit.scale**2 * covariance(fit.rows, fit.rows) + np.diag(fit.noise**2) + fit.jacobian @ np.diag(fit.prior_sigma**2) @ fit.jacobian.T
+    )
     np.testing.assert_allclose(spread, np.sqrt(np.diagonal(total)), rtol=1e-8)
 
 
@@ -154,7 +158,9 @@ def test_teaching_is_gaussian_process_regression(known: Rows, asked: Rows, scale
     np.testing.assert_allclose(got.sigma**2, np.maximum(variance, 0), atol=1e-8)
 
 
-def line(op: str = "all_reduce", ranks: float = 4, regime: str = "LL", transport: str = "SHM", sizes: tuple[float, ...] = (4096.0,)) -> Rows:
+def line(
+    op: str = "all_reduce", ranks: float = 4, regime: str = "LL", transport: str = "SHM", sizes: tuple[float, ...] = (4096.0,)
+) -> Rows:
     count = len(sizes)
     return Rows((op,) * count, np.full(count, ranks), np.array(sizes), (regime,) * count, (transport,) * count, np.zeros(count, dtype=int))
 
@@ -180,7 +186,7 @@ def test_what_is_less_alike_is_taught_less() -> None:
     by_size = [mean(line(sizes=(4096.0 * 2**octaves,))) for octaves in range(0, 20, 2)]
     by_ranks = [mean(line(ranks=count)) for count in (4, 8, 16)]
     for falling in (by_op, by_size, by_ranks):
-        assert all(more > less > 0 for more, less in zip(falling, falling[1:], strict=False)), falling
+        assert all(more > less > 0 for more, less in itertools.pairwise(falling)), falling
     assert mean(line(sizes=(1024.0,))) == pytest.approx(mean(line(sizes=(16384.0,))))  # octaves up and down count alike
     assert 0 < mean(line(regime="Simple")) < mean(line())
     assert 0 < mean(line(transport="P2P")) < mean(line())

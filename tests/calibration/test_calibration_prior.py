@@ -49,7 +49,13 @@ def profile(
         {
             "schema": "pcie-sim/calibration/1",
             "name": name,
-            "topology": {"name": of or box, "gpus": 4, "id": f"{name}-id", "healthy": healthy, "traits": traits(load_topology(box)) | changed},
+            "topology": {
+                "name": of or box,
+                "gpus": 4,
+                "id": f"{name}-id",
+                "healthy": healthy,
+                "traits": traits(load_topology(box)) | changed,
+            },
             "inputs": [{"file": "x.log", "sha256": sha256, "op": "all_reduce", "points": 3}],
             "parameters": parameters,
         }

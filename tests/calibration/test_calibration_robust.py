@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from made_box import FOUR, PAIR, SWEEP, Run, asked, measured, measurement, noisy, rows_of, true_times, truth
+from made_box import FOUR, PAIR, SWEEP, Run, asked, measured, measurement, noisy, rows_of, shipped_set, true_times, truth
 
 from pcie_sim.calibration.apply import Calibrated
 from pcie_sim.calibration.make import Made, calibrate
@@ -41,22 +41,26 @@ def test_a_wild_point_is_named(wild: tuple[Made, Made, float]) -> None:
 
 
 def test_a_wild_point_moves_nothing_else(wild: tuple[Made, Made, float]) -> None:
-    """Every other op, number of ranks, and size beyond it within 3 % of what the clean sweep says."""
+    nothing_else(wild, 0.03)
+
+
+def nothing_else(wild: tuple[Made, Made, float], share: float) -> None:
+    """Every other op, number of ranks, and size beyond it within ``share`` of what the clean sweep says."""
     clean, spoilt = (Calibrated(made.report.calibration, made.fit.model.box) for made in wild[:2])
     runs = [Run(op) for op in ("all_gather", "reduce_scatter", "all_to_all", "broadcast")] + [Run(sizes=(1 << 28, 1 << 30))]
     if len(clean.box.gpus) > 2:
         runs += [Run(ranks=2), Run(ranks=3)]
     for run in runs:
         ratio = asked(spoilt, run).time_s / asked(clean, run).time_s
-        assert np.abs(ratio - 1).max() < 0.03, run
+        assert np.abs(ratio - 1).max() < share, run
     left = np.array([point.left_out_s for point in wild[1].report.points]) / [point.left_out_s for point in wild[0].report.points]
     others = np.array([point.bytes != WILD for point in wild[0].report.points])
-    assert np.abs(left[others] - 1).max() < 0.05
+    assert np.abs(left[others] - 1).max() < 2 * share
 
 
-@pytest.mark.xfail(strict=True, reason="one point is enough to move the switch points of all ops (calibration/search.py)")
 def test_a_wild_point_where_the_protocol_changes_moves_nothing_else() -> None:
-    test_a_wild_point_moves_nothing_else((sweep(PAIR, {}), sweep(PAIR, {WILD: 3.0}), 3.0))
+    """On two GPUs 128 KiB is where Simple would begin: one point is no reason to move that for all ops."""
+    nothing_else((sweep(PAIR, {}), sweep(PAIR, {WILD: 3.0}), 3.0), 0.06)
 
 
 def test_a_wild_point_is_answered_as_measured(wild: tuple[Made, Made, float]) -> None:
@@ -162,3 +166,21 @@ def test_runs_under_other_settings_are_other_curves() -> None:
     small = asked(got, Run(sizes=(1024,))).time_s[0]
     assert small == pytest.approx(true_times(box, values, Run(sizes=(1024,)))[0], rel=0.04)
     assert simple[SWEEP.index(1024)] > 1.3 * small  # the other curve would have been far off
+
+
+@pytest.mark.xfail(strict=True, reason="ln(time) is interpolated, not what the model leaves of it: whole passes of LL are lost")
+def test_sizes_between_powers_of_two_keep_their_passes() -> None:
+    """Two H200 in a CUDA graph, our own runs (validation/settings-h200-2x): of 14,336 B a ring by LL needs a second pass that neither 8 nor
+    16 KiB need, so that it takes 8 to 16 % more than either. From powers of two alone, it is to be known within 6 %.
+    """
+    box = load_topology(PAIR)
+    measured_set = shipped_set("settings-h200-2x").measured
+    rows = [row for row in measured_set.rows if row.arm == "default" and row.launch == "graph" and row.bytes]
+    powers = [row.model_dump() for row in rows if int(row.bytes or 0).bit_count() == 1]
+    software = measured_set.software.model_dump()
+    arms = {"default": measured_set.arms["default"].model_dump()}
+    made = calibrate(box, [measurement(box, powers, software=software, arms=arms)], prior="none")
+    got = Calibrated(made.report.calibration, box)
+    for op in ("all_reduce", "all_gather", "reduce_scatter", "reduce"):
+        truly = np.median([row.si_value for row in rows if row.op == op and row.bytes == 14336])
+        assert asked(got, Run(op, sizes=(14336,))).time_s[0] == pytest.approx(truly, rel=0.06), op
