@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
 from pcie_sim.calibration.constants import Z80, constants
 from pcie_sim.calibration.fit import Fit
 from pcie_sim.calibration.model import COPY, FLOOR
-from pcie_sim.calibration.prior import Prior
+from pcie_sim.calibration.prior import Belief, Prior
 from pcie_sim.results.calibration import CalibrationReport, Crosscheck, ErrorStats, FittedPoint
 from pcie_sim.specs.calibration import CalibrationSpec
 from pcie_sim.specs.ops import Array
@@ -37,7 +37,7 @@ def stats(error: Array, sigma: Array | None = None) -> ErrorStats:
 def report(box: Topology, done: Fit, prior: Prior, calibration: CalibrationSpec, unused: Sequence[str]) -> CalibrationReport:
     """The report of a fit; its warnings also go into the calibration."""
     rows, timed = done.rows, np.array([op != COPY for op in done.rows.op])
-    sick = tuple(_sick(done))
+    sick = tuple(_sick(done, prior.beliefs))
     warnings = (*sick, *([_DOCTOR] if sick else []), *_bounds(done), *_outliers(done))
     state = calibration.topology.model_copy(update={"healthy": not sick})
     calibration = calibration.model_copy(update={"warnings": warnings, "topology": state})
@@ -122,7 +122,7 @@ def _unidentified(done: Fit) -> Iterable[tuple[str, str]]:
             yield name, f"{constants()[name].title}: the measurements leave it as uncertain as the prior ({100 * before:.0f} %)"
 
 
-def _sick(done: Fit) -> Iterable[str]:
+def _sick(done: Fit, believed: Mapping[str, Belief]) -> Iterable[str]:
     """Constants far on the bad side of what boxes show, and curves far slower than the prior expects."""
     for place, name in enumerate(done.model.names):
         constant = constants()[name]
@@ -132,7 +132,8 @@ def _sick(done: Fit) -> Iterable[str]:
         worse = (float(done.vector[place]) - float(done.prior_mean[place])) * (1 if constant.sick == "high" else -1)
         if worse > SICK * spread and worse > np.log(SICK_FACTOR):
             times = f"{np.exp(worse):.1f} times {'above' if constant.sick == 'high' else 'below'}"
-            yield f"{constant.title} ({name}) is {times} what boxes like this one show: it looks sick"
+            shown = "boxes like this one show" if believed[name].evidence == "profile" else "its start value expects"
+            yield f"{constant.title} ({name}) is {times} what {shown}: it looks sick"
     for index, curve in enumerate(done.model.curves):
         for regime in dict.fromkeys(done.rows.regime):
             mine = (done.rows.curve == index) & _are(done.rows.regime, regime)

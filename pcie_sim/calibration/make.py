@@ -67,7 +67,8 @@ def calibrate(
     if not found.curves and not found.copies:
         why = f" ({found.unused[0]})" if found.unused else ""
         raise InputError(
-            f"nothing to calibrate {box.name} with: no times of collectives and no copy rates in the files{why}; "
+            f"{', '.join(dict.fromkeys(one.source for one in measured)) or 'the files'}: nothing to calibrate {box.name} with: no times of "
+            f"collectives and no copy rates{why}; "
             "give a log of nccl-tests (all_reduce_perf), nvbandwidth or p2pBandwidthLatencyTest"
         )
     hashes = dict(sha256 or {})

@@ -19,6 +19,7 @@ from pcie_sim.specs.dumper import block, flow
 from pcie_sim.specs.loader import parse_json, parse_yaml, read_text
 from pcie_sim.study.arguments import Where, name_text, path_text
 from pcie_sim.topology import Topology
+from pcie_sim.units import counted
 
 if TYPE_CHECKING:
     from pcie_sim.calibration.apply import Calibrated
@@ -216,9 +217,13 @@ def _paths(given: object, what: str, wanted: str) -> list[str]:
 
 def _summary(spec: CalibrationSpec, source: str) -> str:
     points = sum(len(curve.bytes) for curve in spec.curves)
-    curves = ", ".join(dict.fromkeys(f"{curve.op} on {curve.ranks}" for curve in spec.curves)) or "no curves"
+    curves = ", ".join(dict.fromkeys(f"{curve.op} on {curve.ranks} GPUs" for curve in spec.curves))
+    copies = sum(item.op.startswith("copy") for item in spec.inputs)
+    seen = [f"{counted(points, 'point')} ({curves})"] if curves else []
+    seen += [counted(copies, "kind") + " of copies"] if copies else []
     told = sum(parameter.evidence == "fitted" for parameter in spec.parameters)
-    return f"{source}: made on {spec.topology.name} from {points} points ({curves}); {told} constants fitted, prior {spec.prior}"
+    rest = f"{counted(told, 'constant')} fitted, prior {spec.prior}"
+    return f"{source}: made on {spec.topology.name} from {' and '.join(seen) or 'nothing measured'}; {rest}"
 
 
 def _settings_text(made: Calibrated, box: Topology) -> str:

@@ -31,7 +31,7 @@ def sick(report: CalibrationReport) -> list[str]:
     return [text for text in report.warnings if "looks sick" in text]
 
 
-@pytest.mark.parametrize("launch", ["graph", "eager"])
+@pytest.mark.parametrize("launch", ["graph", pytest.param("eager", marks=pytest.mark.long)])
 @pytest.mark.parametrize("case", SICK)
 def test_a_sick_box_is_called_sick(case: str, launch: str) -> None:
     name, slower = SICK[case]
@@ -44,7 +44,7 @@ def test_a_sick_box_is_called_sick(case: str, launch: str) -> None:
     assert report.calibration.warnings == report.warnings
 
 
-@pytest.mark.parametrize("launch", ["graph", "eager"])
+@pytest.mark.parametrize("launch", ["graph", pytest.param("eager", marks=pytest.mark.long)])
 @pytest.mark.parametrize("prior", ["auto", "none"])
 @pytest.mark.parametrize("name", [PAIR, FOUR])
 def test_an_ordinary_box_is_not(name: str, prior: str, launch: str) -> None:

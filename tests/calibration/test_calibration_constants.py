@@ -50,7 +50,7 @@ def curve(box: Topology, op: str, launch: str, ranks: int | None = None, **env: 
 
 
 def moves(model: BoxModel) -> dict[str, float]:
-    """How far ln(time) of the model's points moves at most when one constant, of all there are, grows by 30 %, or falls by as much."""
+    """How far ln(time) of the model's points moves at most when one constant, of all there are, grows by 30 % or falls far."""
     begin = {**start(), "believed_rate": model.switch}
     zero = np.zeros(len(model.names))
     found: dict[str, float] = {}
@@ -59,7 +59,7 @@ def moves(model: BoxModel) -> dict[str, float]:
         if item.discrete:
             continue
         most = 0.0
-        for factor in (1.3, 1 / 1.3, 0.05):
+        for factor in (1.3, 0.05):
             value = min(max(item.value * factor, item.low), item.high)
             model.values = lambda _, changed={**begin, name: value}: changed  # type: ignore[method-assign,misc]
             most = max(most, float(np.abs(model.ln_times(zero) - base).max()))

@@ -52,7 +52,9 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(
+    "case", ["graph and eager", "four GPUs", *(pytest.param(name, marks=pytest.mark.long) for name in ("one sweep", "four ops", "wild"))]
+)
 def test_lmfit_ends_where_the_fit_does(case: str) -> None:
     name, runs, noise = CASES[case]
     box = load_topology(name)

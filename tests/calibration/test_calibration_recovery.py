@@ -129,7 +129,7 @@ def test_left_out_ops_ranks_and_sizes_are_predicted(predicting: tuple[str, dict[
 
 
 @pytest.mark.parametrize("name", [PAIR, FOUR])
-@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.long)])
 def test_another_op_narrows(name: str, seed: int) -> None:
     """A second op never makes a constant much less sure (2 %: derivatives are those of another optimum)."""
     box = load_topology(name)

@@ -101,8 +101,8 @@ def test_a_kink_stays(kinked: Made) -> None:
     got = asked(box, Run(sizes=(512 << 10, 768 << 10, 1 << 20)))
     assert got.time_s[0] * 1e6 == pytest.approx(156.0, rel=1e-5)
     assert got.time_s[2] * 1e6 == pytest.approx(131.0, rel=1e-5)
-    # log-log: 156 (131 / 156)^(log2 1.5)
-    assert got.time_s[1] * 1e6 == pytest.approx(156 * (131 / 156) ** np.log2(1.5), rel=1e-5)
+    # log-log would be 156 (131 / 156)^(log2 1.5); the model's own bend between the two is followed, within its bound
+    assert got.time_s[1] * 1e6 == pytest.approx(156 * (131 / 156) ** np.log2(1.5), rel=np.expm1(0.35) + 1e-6)
     assert not {512 << 10, 1 << 20} & set(kinked.report.calibration.curves[0].outliers)
 
 
@@ -168,7 +168,6 @@ def test_runs_under_other_settings_are_other_curves() -> None:
     assert simple[SWEEP.index(1024)] > 1.3 * small  # the other curve would have been far off
 
 
-@pytest.mark.xfail(strict=True, reason="ln(time) is interpolated, not what the model leaves of it: whole passes of LL are lost")
 def test_sizes_between_powers_of_two_keep_their_passes() -> None:
     """Two H200 in a CUDA graph, our own runs (validation/settings-h200-2x): of 14,336 B a ring by LL needs a second pass that neither 8 nor
     16 KiB need, so that it takes 8 to 16 % more than either. From powers of two alone, it is to be known within 6 %.
