@@ -17,12 +17,13 @@ from pcie_sim.calibration.constants import Z80, Fitted, constants, parts_with, u
 from pcie_sim.calibration.curves import Known, answer, same_state
 from pcie_sim.calibration.doubt import Doubt, own_sigma
 from pcie_sim.calibration.misfit import Left
-from pcie_sim.calibration.model import FLOOR, Rows, price_curves, regimes, way_of
+from pcie_sim.calibration.model import FLOOR, THREAD_FLOOR, Rows, price_curves, regimes, way_of
 from pcie_sim.calibration.points import MOST_POINTS, State, curve_of, thinned
 from pcie_sim.errors import InputError
 from pcie_sim.evidence import Evidence, weakest
 from pcie_sim.network import call_times, rank_order, time_collective
 from pcie_sim.network.call_times import Booked, CallTimes
+from pcie_sim.network.timing import FLOOR_DECIDES, floor_text
 from pcie_sim.results.timing import Timing
 from pcie_sim.specs.calibration import CalibrationSpec
 from pcie_sim.specs.ops import Array, BoolArray, CollectiveCall, CollectiveOp
@@ -78,6 +79,7 @@ class Calibrated:
         self.spec, self.source = spec, source
         given, used = _values(spec, source), used_parts(box.spec)
         self.parts = parts_with(given, used)
+        self._thread_floor = given[THREAD_FLOOR].value if THREAD_FLOOR in given else 0.0
         self._doubt = Doubt(spec, given, used)
         with self.in_force():
             self.base = from_spec(box.spec, source=box.name)
@@ -116,14 +118,18 @@ class Calibrated:
         for index, curve in enumerate(self.curves):
             places = np.flatnonzero(self._rows.curve == index)
             mine = np.array([self._rows.regime[i] != FLOOR for i in places], dtype=bool)
-            found.append(Known(curve, boxes[curve.state], mine, self._fitted[1][places], self.spec.residual.scale))
+            modelled = self._fitted[1][places]
+            out = np.isin(curve.sizes, self.spec.curves[index].outliers)
+            wild = np.where(out, np.abs(np.log(curve.times) - modelled), 0.0)
+            found.append(Known(curve, boxes[curve.state], mine, modelled, self.spec.residual.scale, wild))
         return found
 
     @cached_property
     def _fitted(self) -> tuple[Rows, Array]:
         """Rows of every measured point, and ln of the constants' time there."""
         with self.in_force():
-            times, rows = price_curves({curve.state: curve.state.of(self.base) for curve in self.curves}, self.curves)
+            boxes = {curve.state: curve.state.of(self.base) for curve in self.curves}
+            times, rows = price_curves(boxes, self.curves, thread_floor=self._thread_floor)
         assert rows is not None  # noqa: S101 - asked for
         return rows, times
 
@@ -264,18 +270,26 @@ class Calibrated:
         sigma = float(times.sigma)
         evidence: Evidence = times.curve_evidence if measured else times.evidence
         rest = time - sum(plain.parts_s.values())
+        notes = tuple(note for note in plain.notes if not note.startswith(FLOOR_DECIDES))
+        low = time * math.exp(-Z80 * sigma)
+        if plain.launch == "eager":
+            inside = self.call_times(topology, call, **{**shape, "launch": "graph"})
+            if float(inside.time_s) < 0.999 * time:
+                notes = (*notes, floor_text(time, float(inside.time_s)))
+            if isinstance(inside, CalibratedTimes) and inside.sigma is not None:
+                low = max(low, min(time, float(inside.time_s) * math.exp(-Z80 * float(inside.sigma))))
         faster = () if time >= plain.lower_bound_s else (_TOO_FAST,)
         where = f"interpolated in a measured curve ({self.source})" if measured else f"constants and misfit of {self.source}"
         return replace(
             plain,
             time_s=time,
-            time_s_p10=time * math.exp(-Z80 * sigma),
+            time_s_p10=low,
             time_s_p90=time * math.exp(Z80 * sigma),
             evidence=evidence,
             extrapolated=bool(times.extrapolated),
             parts_s={**plain.parts_s, "misfit": rest},
             sources=tuple(dict.fromkeys((self.source, *plain.sources))),
-            notes=(*plain.notes, where, *faster),
+            notes=(*notes, where, *faster),
             calibration=self.source,
         )
 

@@ -7,9 +7,10 @@ which number of which part it is, so that the network engines price a calibrated
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import TypeVar
 
 from pcie_sim import catalog
 from pcie_sim.evidence import Evidence, weakest
@@ -91,11 +92,23 @@ def _quantity(found: Fitted, unit: str, factor: float = 1.0) -> Quantity:
     value = found.value * factor
     spread = math.exp(Z80 * found.sigma)
     return Quantity(
-        value=value, unit=unit, evidence=found.evidence, source=SOURCE, low=value / spread if spread > 1 else value, high=value * spread
+        value=value,
+        unit=unit,
+        evidence=found.evidence,
+        source=SOURCES[found.evidence],
+        low=value / spread if spread > 1 else value,
+        high=value * spread,
     )
 
 
-SOURCE = "calibration of this box"
+SOURCES: Mapping[Evidence, str] = {
+    "measured": "calibration of this box",
+    "fitted": "calibration of this box",
+    "profile": "calibrations of other boxes (what this box's measurements do not tell)",
+    "nominal": "start value of calibrations (what no measurement tells)",
+    "assumed": "start value of calibrations (what no measurement tells)",
+}
+WayT = TypeVar("WayT", bound=str)
 
 
 def used_parts(spec: TopologySpec) -> Mapping[str, Part]:
@@ -194,14 +207,19 @@ def _library(part: LibraryPart, value: _Values) -> LibraryPart:
         },
         "wire_share_host": {name: value.put(f"wire_host.{name}", old) for name, old in part.wire_share_host.items()},
         "channel_rate": {way: _channels(part.channel_rate[way], value, way) for way in part.channel_rate},
-        "poll_share": {way: value.put(f"poll.{way}", old) for way, old in (part.poll_share or {}).items()},
-        "send_channel_rate": {way: value.put(f"send_channel.{way}", old) for way, old in (part.send_channel_rate or {}).items()},
-        "send_chunk_latency": {way: value.put("send_handover", old) for way, old in (part.send_chunk_latency or {}).items()},
+        "poll_share": _by_way(part.poll_share, lambda way, old: value.put(f"poll.{way}", old)),
+        "send_channel_rate": _by_way(part.send_channel_rate, lambda way, old: value.put(f"send_channel.{way}", old)),
+        "send_chunk_latency": _by_way(part.send_chunk_latency, lambda _, old: value.put("send_handover", old)),
         "peer_issue": value.put("peer_issue", base["send_recv"]),
         "eager_floor": {gpus: value.put("floor", base["all_reduce"], shape) for gpus, shape in floors.items()},
         "eager_send_share": value.put("floor_send_ratio", rates["Simple"]),
     }
     return part.model_copy(update=update)
+
+
+def _by_way(table: Mapping[WayT, Quantity] | None, make: Callable[[WayT, Quantity], Quantity]) -> dict[WayT, Quantity] | None:
+    """``table`` with other numbers; None stays None: the library's part has no such figure."""
+    return None if table is None else {way: make(way, old) for way, old in table.items()}
 
 
 def _channels(table: Mapping[Protocol, Quantity], value: _Values, way: str) -> dict[Protocol, Quantity]:

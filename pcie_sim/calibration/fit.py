@@ -121,7 +121,7 @@ def fit(model: BoxModel, prior: Prior) -> Fit:
     few = len(model.curves) <= FEW
     first = search.begin()
     vector, ended, cost = _least_squares(model, mean, sigma, low, high, first)
-    if few and not np.array_equal(first, mean):  # limits make several minima: the prior's mean is a start, too
+    if few and not np.array_equal(first, mean) and not search.held_up:  # limits make several minima: the prior's mean is a start, too
         other, ends, costs = _least_squares(model, mean, sigma, low, high, mean)
         vector, ended = (vector, ended) if cost <= costs else (other, ends)
     for _ in range(MOST_ROUNDS):

@@ -65,20 +65,21 @@ def calibrate(
     """
     found = gather(box, measured)
     if not found.curves and not found.copies:
-        why = f" ({found.unused[0]})" if found.unused else ""
+        reasons = [*found.unused, *unused]
+        why = f" ({reasons[0][:200]})" if reasons else ""
         raise InputError(
             f"{', '.join(dict.fromkeys(one.source for one in measured)) or 'the files'}: nothing to calibrate {box.name} with: no times of "
             f"collectives and no copy rates{why}; "
             "give a log of nccl-tests (all_reduce_perf), nvbandwidth or p2pBandwidthLatencyTest"
         )
     hashes = dict(sha256 or {})
-    belief = make_prior(box, prior, leave_out=leave_out, inputs=hashes.values())
+    belief = make_prior(box, prior, leave_out=leave_out, inputs=hashes.values(), curves=found.curves)
     seen = thinned(found.curves, MOST_POINTS)
     done = fit(BoxModel(box, seen, found.copies), belief)
     whole, kept = (sum(len(curve.sizes) for curve in curves) for curves in (found.curves, seen))
     fewer = [f"{whole} points: the fit sees {kept} of them, spread evenly; inside the curves all are answered"] if kept < whole else []
     calibration = to_spec(box, done, belief, found, hashes)
-    report = checks.report(box, done, belief, calibration, [*found.unused, *unused, *fewer])
+    report = checks.report(box, done, belief, calibration, [*found.unused, *unused, *fewer], done.model.shipped())
     return Made(report, done)
 
 
@@ -125,7 +126,7 @@ def _inputs(done: Fit, found: Gathered, sha256: Mapping[str, str]) -> tuple[Inpu
             ranks=curve.ranks,
             launch=curve.launch,
             ccl=curve.state.ccl,
-            points=curve.points,
+            points=curve.by_source.get(source, curve.points),
             used=0 if seen is None else len(seen.sizes),
             range_bytes=(float(curve.sizes[0]), float(curve.sizes[-1])),
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 from typing import Literal, cast
@@ -24,12 +24,15 @@ STEP = 1e-3
 FLOOR = "floor"
 """Regime of eager calls that the CPU's launches hold up."""
 COPY = "copy"
+THREAD_FLOOR = "floor_threads"
 KEPT = 64
 """Times of a curve that are kept, by the constants' values."""
 
 
 def priced_as(launch: CurveLaunch | None) -> Literal["graph", "eager"]:
-    """Calls from a thread for every GPU, and those whose launch is not known, are priced without the issue floor."""
+    """Calls whose launch is not known, and those from a thread for every GPU, are priced without the issue floor of one thread for all
+    (:func:`price` has the latter's own).
+    """
     return "eager" if launch == "eager" else "graph"
 
 
@@ -137,7 +140,8 @@ class BoxModel:
             base = from_spec(self.box.spec, source=self.box.name)
             boxes = {state: state.of(base) for state in self.states}
             if rows:
-                times, found = price_curves(boxes, [self.curves[index] for index in chosen], numbers=chosen)
+                mine = [self.curves[index] for index in chosen]
+                times, found = price_curves(boxes, mine, numbers=chosen, thread_floor=values.get(THREAD_FLOOR, 0.0))
             else:
                 priced = [self._priced(boxes, index, values) for index in chosen]
                 times, found = np.concatenate(priced) if priced else np.zeros(0), None
@@ -145,6 +149,15 @@ class BoxModel:
                 rates = [copy_rates(boxes[item.state], [item.pair], access=_access(item)).total for item in copies]
                 times = np.concatenate([times, -np.log(rates)])
         return times, self._with_copies(found) if found is not None else None
+
+    def shipped(self) -> Array:
+        """Ln of seconds (copies: per byte) of every point by the catalog's own constants, which no measurement of this box moved."""
+        with catalog.without_replacements():
+            base = from_spec(self.box.spec, source=self.box.name)
+            boxes = {state: state.of(base) for state in self.states}
+            times, _ = price_curves(boxes, self.curves, rows=False)
+            rates = [copy_rates(boxes[item.state], [item.pair], access=_access(item)).total for item in self.copies]
+        return np.concatenate([times, -np.log(rates)]) if rates else times
 
     def _priced(self, boxes: Mapping[State, Topology], index: int, values: Mapping[str, float]) -> Array:
         """ln(seconds) of one curve, kept by the constants that it can depend on."""
@@ -154,7 +167,8 @@ class BoxModel:
             if len(known) >= KEPT:
                 known.clear()
             curve = self.curves[index]
-            known[key] = np.log(price(boxes[curve.state], curve, curve.sizes).time_s)
+            floor = values.get(THREAD_FLOOR, 0.0)
+            known[key] = np.log(price(boxes[curve.state], curve, curve.sizes, thread_floor=floor).time_s)
         return known[key]
 
     def _with_copies(self, rows: Rows) -> Rows:
@@ -208,6 +222,8 @@ class BoxModel:
             at = curve.state.of(self.box)
             if priced_as(curve.launch) == "eager":
                 have.add("eager")
+            if curve.launch == "threads":
+                have.add("threads")
             for a in curve.gpus:
                 for b in curve.gpus:
                     if a != b:
@@ -241,20 +257,27 @@ def way_between(box: Topology, a: str, b: str, gpus: int) -> set[str]:
 
 
 def price_curves(
-    boxes: Mapping[State, Topology], curves: Sequence[Curve], *, numbers: Sequence[int] | None = None, rows: bool = True
+    boxes: Mapping[State, Topology],
+    curves: Sequence[Curve],
+    *,
+    numbers: Sequence[int] | None = None,
+    rows: bool = True,
+    thread_floor: float = 0.0,
 ) -> tuple[Array, Rows | None]:
-    """ln(seconds) of every point of ``curves`` with the parts in force, and what each point is; ``numbers``: the curves' own."""
+    """ln(seconds) of every point of ``curves`` with the parts in force, and what each point is; ``numbers``: the curves' own,
+    ``thread_floor`` as :func:`price` takes it.
+    """
     times: list[Array] = []
     ops: list[str] = []
     names: list[str] = []
     transports: list[str] = []
     counts = [len(curve.sizes) for curve in curves]
     for curve in curves:
-        found = price(boxes[curve.state], curve, curve.sizes)
+        found = price(boxes[curve.state], curve, curve.sizes, thread_floor=thread_floor)
         times.append(np.log(found.time_s))
         if rows:
             held = None
-            if priced_as(curve.launch) == "eager":
+            if curve.launch in ("eager", "threads"):
                 held = found.time_s > price(boxes[curve.state], curve, curve.sizes, launch="graph").time_s * (1 + 1e-9)
             names += regimes(found, held, curve.sizes.shape)
             ops += [curve.op] * len(curve.sizes)
@@ -268,10 +291,19 @@ def price_curves(
     return joined, Rows(tuple(ops), ranks, sizes, tuple(names), tuple(transports), index)
 
 
-def price(box: Topology, curve: Curve, sizes: Array, launch: Literal["graph", "eager"] | None = None) -> CallTimes:
-    """Times of the curve's op at ``sizes`` on ``box`` with the parts in force."""
+def price(
+    box: Topology, curve: Curve, sizes: Array, launch: Literal["graph", "eager"] | None = None, *, thread_floor: float = 0.0
+) -> CallTimes:
+    """Times of the curve's op at ``sizes`` on ``box`` with the parts in force, launched as the curve was (or as ``launch`` says).
+
+    Args:
+        thread_floor: seconds that a thread (or process) of each GPU's own takes at least to launch a call.
+    """
     call = CollectiveCall(cast(CollectiveOp, curve.op), sizes, (tuple(range(curve.ranks)),))
-    return call_times(box, call, gpu_of_rank=curve.gpus, launch=launch or priced_as(curve.launch), algorithm=way_of(curve.op))
+    found = call_times(box, call, gpu_of_rank=curve.gpus, launch=launch or priced_as(curve.launch), algorithm=way_of(curve.op))
+    if launch is None and curve.launch == "threads":
+        return replace(found, time_s=np.maximum(found.time_s, thread_floor))
+    return found
 
 
 def _access(item: Copies) -> Literal["write", "read"]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
@@ -65,7 +65,11 @@ class Curve:
     sources: tuple[str, ...]
     noise: float = RUN_NOISE
     points: int = 0
-    """Rows that were read for it."""
+    """Rows that were read for it, ..."""
+    by_source: Mapping[str, int] = field(default_factory=dict)
+    """... by file."""
+    repeated: float | None = None
+    """Median spread of ln(time) of sizes that were measured more than once."""
 
     @property
     def ranks(self) -> int:
@@ -268,7 +272,9 @@ def _curve(op: str, gpus: tuple[str, ...], launch: CurveLaunch | None, state: St
     twice = [abs(math.log(a / b)) / math.sqrt(2) for size in sizes if len(by_size[size]) == 2 for a, b in (by_size[size],)]
     seen = spreads + twice
     noise = max(LEAST_NOISE, statistics.median(seen)) if len(seen) > 2 else RUN_NOISE
-    sources = dict.fromkeys(source for _, source in rows)
+    counts: dict[str, int] = {}
+    for _, source in rows:
+        counts[source] = counts.get(source, 0) + 1
     return Curve(
         op,
         gpus,
@@ -276,9 +282,11 @@ def _curve(op: str, gpus: tuple[str, ...], launch: CurveLaunch | None, state: St
         np.asarray(sizes, dtype=float),
         np.asarray([statistics.median(by_size[size]) for size in sizes]),
         state,
-        tuple(sources),
+        tuple(counts),
         noise,
         len(rows),
+        counts,
+        statistics.median(seen) if seen else None,
     )
 
 

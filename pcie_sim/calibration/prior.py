@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 
 from pcie_sim import catalog
 from pcie_sim.calibration.constants import constants
+from pcie_sim.calibration.points import Curve
 from pcie_sim.errors import InputError, nearest
 from pcie_sim.evidence import Evidence
 from pcie_sim.specs.calibration import CalibrationSpec
@@ -115,7 +116,9 @@ def _pooled(seen: Sequence[tuple[float, float, float]], spread: float, between: 
     return mean, tau2 + 1.0 / precision
 
 
-def make_prior(box: Topology, asked: str = "auto", *, leave_out: Iterable[str] = (), inputs: Iterable[str] = ()) -> Prior:
+def make_prior(
+    box: Topology, asked: str = "auto", *, leave_out: Iterable[str] = (), inputs: Iterable[str] = (), curves: Sequence[Curve] = ()
+) -> Prior:
     """The prior for ``box``.
 
     Args:
@@ -123,6 +126,7 @@ def make_prior(box: Topology, asked: str = "auto", *, leave_out: Iterable[str] =
             profile's name.
         leave_out: names or ids of profiles that must not be used.
         inputs: SHA-256 of the files that are being fitted: a profile made of one of them is left out, its data would count twice.
+        curves: what is being fitted: a profile that holds the same times is left out likewise (a published log and its table).
 
     Raises:
         InputError: no such profile, or a name to leave out that no profile has.
@@ -137,7 +141,7 @@ def make_prior(box: Topology, asked: str = "auto", *, leave_out: Iterable[str] =
     profiles = [catalog.load_calibration_profile(name) for name in catalog.calibration_names()]
     for profile in profiles:
         mine = {str(profile.name), profile.topology.name, str(profile.topology.id)}
-        if mine & out or any(item.sha256 in hashes for item in profile.inputs):
+        if mine & out or any(item.sha256 in hashes for item in profile.inputs) or _same_times(profile, curves):
             left.append(str(profile.name))
         else:
             kept.append(profile)
@@ -157,6 +161,20 @@ def make_prior(box: Topology, asked: str = "auto", *, leave_out: Iterable[str] =
         return Prior("none", nothing_known(), left_out=tuple(left))
     weights = {str(profile.name): round(weight, 4) for profile, weight in weighted}
     return Prior(str(weighted[0][0].name), from_profiles(weighted), weights, tuple(left))
+
+
+def _same_times(profile: CalibrationSpec, curves: Sequence[Curve]) -> bool:
+    """Whether most times of some curve (five sizes or more) stand in the profile, to the digits that tools print."""
+    for curve in curves:
+        for held in profile.curves:
+            if held.op != curve.op or held.ranks != curve.ranks:
+                continue
+            known = dict(zip(held.bytes, held.time_us, strict=True))
+            pairs = [(known[int(size)], time * 1e6) for size, time in zip(curve.sizes, curve.times, strict=True) if int(size) in known]
+            same = sum(abs(a - b) <= 1e-3 * b for a, b in pairs)
+            if same >= max(5, 0.6 * len(pairs)):
+                return True
+    return False
 
 
 def _check(out: set[str], profiles: Sequence[CalibrationSpec]) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 
 from pcie_sim import catalog
 from pcie_sim.calibration.constants import constants
-from pcie_sim.calibration.model import BoxModel, priced_as
+from pcie_sim.calibration.model import THREAD_FLOOR, BoxModel
 from pcie_sim.specs.ops import Array
 
 POINT = 0.08
@@ -26,6 +26,8 @@ by hundreds)."""
 GAIN = 6.0
 """What another switch point must save of the cost (twice the log likelihood of a few points)."""
 MOST_CURVES = 4
+SMALL, FLAT = 4096, 0.35
+"""Calls up to so many bytes, whose ln(time) differs by less, may be held up by the CPU."""
 
 
 class Search:
@@ -72,7 +74,7 @@ class Search:
         floor = self._floor()
         if floor is not None:
             least = self.cost(floor)
-            if least < best:
+            if least < best or self.held_up:
                 best, current = least, floor
         if float(np.median(np.abs(self._error(current)))) < BAD:
             return current
@@ -100,19 +102,30 @@ class Search:
         return moved
 
     def _floor(self) -> Array | None:
-        """The prior's mean with the CPU's floor at the small eager calls: below the wire's time it has no derivative."""
-        if "floor" not in self.model.names:
-            return None
+        """The prior's mean with the CPU's floors at the small calls: below the wire's time they have no derivative."""
         shape = catalog.load_constants().eager_shape
-        seen = []
+        seen: dict[str, list[float]] = {"floor": [], THREAD_FLOOR: []}
         for curve in self.model.curves:
-            if priced_as(curve.launch) == "eager" and curve.op != "send_recv":
+            small = float(np.median(curve.times[:3]))
+            if curve.launch == "eager" and curve.op != "send_recv":
                 fits = [count for count in shape if count <= curve.ranks]
-                seen.append(float(np.median(curve.times[:3])) / shape[max(fits) if fits else min(shape)])
-        if not seen:
-            return None
-        place = self.model.names.index("floor")
-        return self._with(self.mean, place, math.log(float(np.median(seen)) / constants()["floor"].value))
+                seen["floor"].append(small / shape[max(fits) if fits else min(shape)])
+            elif curve.launch == "threads":
+                seen[THREAD_FLOOR].append(small)
+        found = self.mean
+        for name, floors in seen.items():
+            if floors and name in self.model.names:
+                found = self._with(found, self.model.names.index(name), math.log(float(np.median(floors)) / constants()[name].value))
+        return None if found is self.mean else found
+
+    @cached_property
+    def held_up(self) -> bool:
+        """Whether every run was launched eagerly by one thread, and its small calls take one time: then they may be the CPU's, and what
+        a call takes in a graph is left to the prior.
+        """
+        small = [curve.times[curve.sizes <= SMALL] for curve in self.model.curves]
+        eager = all(curve.launch == "eager" for curve in self.model.curves)
+        return eager and all(float(np.ptp(np.log(times))) < FLAT for times in small if len(times) > 1)
 
     def switch(self, vector: Array) -> bool:
         """Take other switch points where they fit clearly better; whether they changed."""

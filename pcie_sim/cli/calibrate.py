@@ -63,13 +63,13 @@ def calibrate(
         box = study.load_topology(topology, gpu=gpu)
         report = study.calibrate(box, logs, prior=prior, leave_out=leave_out or (), name=name)
         report = _with_warnings(report, _doctor(topology, logs, gpu))
+    if output is not None:  # before the plot, which copies alone do not give
+        wrote(write_whole(output, calibration_text(report.calibration).encode(), what="-o"))
     if plot is not None:
         from pcie_sim.report.calibration_plot import save_calibration_plot
 
         wrote(save_calibration_plot(report, plot))
-    if output is not None:
-        wrote(write_whole(output, calibration_text(report.calibration).encode(), what="-o"))
-    then = _then(topology, output)
+    then = _then(topology, output, gpu)
     emit(report.to_dict, lambda width: [*calibration_blocks(report, width=width), "", then], as_json=json)
 
 
@@ -97,7 +97,13 @@ def _with_warnings(report: CalibrationReport, texts: Sequence[str]) -> Calibrati
     return replace(report, calibration=held, warnings=(*report.warnings, *texts))
 
 
-def _then(topology: str, output: str | None) -> Block:
+def _then(topology: str, output: str | None, gpu: str | None) -> Block:
     """What to do next, as a command."""
-    use = f"pcie-sim compare --topology {shlex.quote(topology)} --model MODEL --calibration {shlex.quote(output or 'cal.yaml')}"
+    from pcie_sim import catalog
+
+    written = output or "cal.yaml"
+    if not catalog.is_path(written):  # a bare name would be looked up among the shipped profiles
+        written = f"./{written}"
+    box = f"--topology {shlex.quote(topology)}" + (f" --gpu {shlex.quote(gpu)}" if gpu is not None else "")
+    use = f"pcie-sim compare {box} --model MODEL --calibration {shlex.quote(written)}"
     return f"next: {use}" if output is not None else f"nothing is written; add -o cal.yaml to keep it, then: {use}"

@@ -129,10 +129,13 @@ def _order_notes(
     return (f"this order moves bytes {ratio:.3g} times slower than bus order ({','.join(bus)})",)
 
 
-def _floor_text(floor: float, time: float) -> str:
+FLOOR_DECIDES = "the CPU decides"
+
+
+def floor_text(floor: float, time: float) -> str:
     """Why an eager call takes longer than its transfers."""
     return (
-        f"the CPU decides: back to back it launches no call faster than {format_time(floor)}; inside a CUDA graph this one takes "
+        f"{FLOOR_DECIDES}: back to back it launches no call faster than {format_time(floor)}; inside a CUDA graph this one takes "
         f"{format_time(time)} (--launch graph)"
     )
 
@@ -168,7 +171,7 @@ class _Answer:
             floor = placed.costs.floor(placed.ranks, placed.op)
             if floor.value > time:
                 shown["launch"] = floor.value - time
-                notes = (*notes, _floor_text(floor.value, time))
+                notes = (*notes, floor_text(floor.value, time))
                 time, sigma, label = floor.value, floor.sigma, floor.evidence
             sources = tuple(dict.fromkeys((*sources, *floor.sources)))
         neck, utilisation = self._links(lines, time)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -24,10 +25,10 @@ from pcie_sim.units import counted
 if TYPE_CHECKING:
     from pcie_sim.calibration.apply import Calibrated
     from pcie_sim.specs.calibration import CalibrationSpec
+    from pcie_sim.specs.gpu import GpuSpec
 
 CalibrationLike = "CalibrationReport | CalibrationSpec | Where | Sequence[Where]"
-_HEAD = 4000
-_SCHEMA = "pcie-sim/calibration/"
+_SCHEMA = re.compile(r"""["']?schema["']?[ \t]{0,20}:[ \t]{0,20}["']?pcie-sim/calibration/[0-9]""")
 SHOWN = 3
 """Warnings of a calibration that an answer repeats."""
 MOST_VALUES = 400_000
@@ -66,6 +67,12 @@ def calibrate(
 
     box = topology if isinstance(topology, Topology) else _load(topology, gpu)
     paths = _paths(logs, "logs", "a file with measurements of the box, or a list of them")
+    for path in paths:
+        if catalog.is_path(path) and is_calibration(path):
+            raise InputError(
+                f"{path}: is a calibration, not a measurement; give it as calibration (--calibration) to the verbs that predict"
+            )
+    paths, twice = _once(paths)
     read = read_files(paths)
     _same_gpus(box, read)
     related = relate(box.spec, read)
@@ -77,7 +84,7 @@ def calibrate(
         prior=prior,
         leave_out=out,
         sha256={one.source: sha256_of(path) for one, path in zip(read, paths, strict=True)},
-        unused=[str(remark) for one in read for remark in one.remarks if remark.kind in ("cut", "ignored")],
+        unused=twice + [str(remark) for one in read for remark in one.remarks if remark.kind in ("cut", "ignored")],
     )
     report = made.report
     if name is not None:
@@ -90,21 +97,40 @@ def calibrate(
     return report
 
 
+def _once(paths: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Files of different content, and a remark for each that another one repeats: the same runs twice are no more evidence."""
+    kept: dict[str, str] = {}
+    twice = []
+    for path in paths:
+        digest = sha256_of(path) if Path(path).is_file() else path  # what cannot be read is refused by its reader
+        if digest in kept:
+            twice.append(f"{Path(path).name}: the same content as {Path(kept[digest]).name}, taken once")
+        kept.setdefault(digest, path)
+    return list(kept.values()), twice
+
+
 def _same_gpus(box: Topology, read: Sequence[Imported]) -> None:
-    """Files that list GPUs of another chip are of another box.
+    """Files that list other GPUs are of another box.
 
     Raises:
         InputError: names the file and both GPUs.
     """
-    chips = {box.gpu_spec(gpu).architecture for gpu in box.gpus}
+    own = [box.gpu_spec(gpu) for gpu in box.gpus]
     for one in read:
         for fact in one.box.gpus:
             match = gpu_by_name(fact.name) if fact.name else None
-            if match is not None and catalog.load_gpu(match.name).architecture not in chips:
+            if match is not None and not _one_of(catalog.load_gpu(match.name), own):
                 counts = ", ".join(f"{count}x {name}" for name, count in box.gpu_counts().items())
                 raise InputError(
                     f"{one.source}: was made on {fact.name[:60]}, the topology {box.name} has {counts}; give this box's own files"
                 )
+
+
+def _one_of(gpu: GpuSpec, own: Sequence[GpuSpec]) -> bool:
+    """One of the box's GPUs, or a variant: the same chip with as much memory."""
+    return any(
+        gpu.name == one.name or (gpu.architecture == one.architecture and 0.9 < gpu.memory.value / one.memory.value < 1.1) for one in own
+    )
 
 
 def _names(given: object, what: str) -> list[str]:
@@ -158,10 +184,11 @@ def load_calibration(file: Where) -> CalibrationSpec:
 
 def is_calibration(path: str) -> bool:
     """Whether a file says that it is a calibration."""
+    if not Path(path).is_file():
+        return False
     try:
-        with Path(path).open(encoding="utf-8", errors="replace") as file:
-            return _SCHEMA in file.read(_HEAD)
-    except OSError:
+        return _SCHEMA.search(read_text(path)) is not None
+    except InputError:  # no text, or too large: not one of our files
         return False
 
 
@@ -176,6 +203,7 @@ def calibrated(given: object, box: Topology) -> tuple[Calibrated, tuple[Note, ..
         InputError: of another box, unreadable, or nothing that could be a calibration.
     """
     from pcie_sim.calibration.apply import Calibrated
+    from pcie_sim.calibration.constants import constants
     from pcie_sim.specs.calibration import CalibrationSpec
 
     notes: list[Note] = []
@@ -187,7 +215,10 @@ def calibrated(given: object, box: Topology) -> tuple[Calibrated, tuple[Note, ..
     else:
         paths = _paths(given, "calibration", "a result of calibrate, a calibration file, or a log of nccl-tests")
         source = ", ".join(Path(path).name if catalog.is_path(path) else path for path in paths)
-        if len(paths) == 1 and (not catalog.is_path(paths[0]) or is_calibration(paths[0])):
+        made_before = [path for path in paths if not catalog.is_path(path) or is_calibration(path)]
+        if made_before and len(paths) > 1:
+            raise InputError(f"calibration: {made_before[0]} is a calibration; give one calibration alone, or raw logs")
+        if made_before:
             spec = load_calibration(paths[0])
         else:
             report = calibrate(box, paths)
@@ -197,6 +228,12 @@ def calibrated(given: object, box: Topology) -> tuple[Calibrated, tuple[Note, ..
     made = Calibrated(spec, box, source=source)
     notes.insert(0, Note("calibration", _summary(spec, source)))
     notes += [Note("calibration", f"{source}: {warning}") for warning in spec.warnings[:SHOWN]]
+    notes += [Note("calibration", f"{source}: {text}") for text in spec.notes[:SHOWN]]
+    missing = sorted(set(constants()) - {parameter.name for parameter in spec.parameters})
+    if missing:
+        notes.append(
+            Note("calibration", f"{source}: lacks {counted(len(missing), 'constant')} ({', '.join(missing[:3])} ...): start values")
+        )
     if len(spec.warnings) > SHOWN:
         notes.append(Note("calibration", f"{source}: and {len(spec.warnings) - SHOWN} more warnings in the file"))
     said = _settings_text(made, box)

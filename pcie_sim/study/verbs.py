@@ -233,8 +233,9 @@ def collective(
     box = topology if isinstance(topology, Topology) else load_topology(topology)
     made, notes = _calibrated(calibration, box)
     with made.in_force():
-        found = made.time_collective(_settled(made.box, nccl, env, p2p), what, size_bytes, launch=launch or made.launch, **asked)
-    return replace(found, notes=(*found.notes, *(note.text for note in notes)))
+        settled = _settled(made.box, nccl, env, p2p)
+        found = made.time_collective(settled, what, size_bytes, launch=launch or made.launch, **asked)
+    return replace(found, notes=(*found.notes, *(note.text for note in (*notes, *_other_state(made, settled)))))
 
 
 def flows(source: Where | Mapping[str, Any]) -> FlowsResult:
@@ -281,10 +282,13 @@ def _asked(
     made, notes = _calibrated(calibration, box)
     with made.in_force():
         asked = _settled(made.box, nccl, env, p2p)
-        if made.curves and not made.answers(asked):
-            text = f"{made.source}: was measured under other settings than asked here: nothing is read off its curves"
-            notes = (*notes, Note("calibration", text))
-        yield _Question(asked, spec, engine, made.call_times, notes, made.source)
+        yield _Question(asked, spec, engine, made.call_times, (*notes, *_other_state(made, asked)), made.source)
+
+
+def _other_state(made: Calibrated, asked: Topology) -> tuple[Note, ...]:
+    if not made.curves or made.answers(asked):
+        return ()
+    return (Note("calibration", f"{made.source}: was measured under other settings than asked here: nothing is read off its curves"),)
 
 
 def _calibrated(calibration: object, box: Topology) -> tuple[Calibrated, tuple[Note, ...]]:
