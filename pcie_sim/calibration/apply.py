@@ -79,7 +79,8 @@ class Calibrated:
         self.spec, self.source = spec, source
         given, used = _values(spec, source), used_parts(box.spec)
         self.parts = parts_with(given, used)
-        self._thread_floor = given[THREAD_FLOOR].value if THREAD_FLOOR in given else 0.0
+        floor = given.get(THREAD_FLOOR)
+        self._thread_floor = floor.value if floor is not None and floor.evidence == "fitted" else 0.0
         self._doubt = Doubt(spec, given, used)
         with self.in_force():
             self.base = from_spec(box.spec, source=box.name)

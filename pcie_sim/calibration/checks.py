@@ -171,12 +171,12 @@ def _sick(done: Fit, believed: Mapping[str, Belief], shipped: Array | None) -> I
 
 
 def _slow(done: Fit, shipped: Array) -> bool:
-    """Whether some curve or kind of copy is, in some regime, much slower than the catalog's own constants have it."""
+    """Whether a quarter of some curve, or a kind of copy, is in some regime much slower than the catalog's own constants have it."""
     slower = done.model.measured - shipped
     keys = list(zip(done.rows.curve.tolist(), done.rows.regime, strict=True))
     for key in dict.fromkeys(keys):
         mine = np.array([item == key for item in keys])
-        if float(np.median(slower[mine])) >= np.log(SLOW_SHIPPED):
+        if float(np.quantile(slower[mine], 0.75)) >= np.log(SLOW_SHIPPED):
             return True
     return False
 

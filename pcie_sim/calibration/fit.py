@@ -24,7 +24,7 @@ import numpy as np
 
 from pcie_sim.calibration.constants import constants
 from pcie_sim.calibration.misfit import covariance
-from pcie_sim.calibration.model import BoxModel, Rows
+from pcie_sim.calibration.model import FEW, BoxModel, Rows
 from pcie_sim.calibration.prior import Prior
 from pcie_sim.calibration.search import POINT, Search
 from pcie_sim.specs.ops import Array
@@ -39,7 +39,8 @@ NEAR_OCTAVES = 3.0
 FRESH = 8
 """Every so many steps the derivative is taken anew; in between it follows the steps (Broyden 1965). With few curves, which cost little,
 a last fit takes it anew every time, until the cost stands still."""
-FEW = 6
+CLEARLY = 4.0
+"""What a fit without the CPU's floor must save of the cost (half the sum of squares) to be believed where there may be one."""
 MOST_ROUNDS = 2
 """Fits in a row, each with other switch points."""
 
@@ -121,9 +122,10 @@ def fit(model: BoxModel, prior: Prior) -> Fit:
     few = len(model.curves) <= FEW
     first = search.begin()
     vector, ended, cost = _least_squares(model, mean, sigma, low, high, first)
-    if few and not np.array_equal(first, mean) and not search.held_up:  # limits make several minima: the prior's mean is a start, too
+    if few and not np.array_equal(first, mean):  # limits make several minima: the prior's mean is a start, too
         other, ends, costs = _least_squares(model, mean, sigma, low, high, mean)
-        vector, ended = (vector, ended) if cost <= costs else (other, ends)
+        # small calls that may be the CPU's are, unless the times say clearly that they are the wire's
+        vector, ended = (vector, ended) if cost <= costs + (CLEARLY if search.held_up else 0.0) else (other, ends)
     for _ in range(MOST_ROUNDS):
         if not search.switch(vector):
             break

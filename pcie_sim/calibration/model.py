@@ -25,6 +25,10 @@ FLOOR = "floor"
 """Regime of eager calls that the CPU's launches hold up."""
 COPY = "copy"
 THREAD_FLOOR = "floor_threads"
+FEW = 6
+"""Curves that are cheap enough to fit from two starts, and again with a derivative at every step. More of them, from threads of their
+own, are fitted without a floor: with one the 24 curves of eight RTX PRO 6000 end at twice the error (whatever is below it has no
+derivative)."""
 KEPT = 64
 """Times of a curve that are kept, by the constants' values."""
 
@@ -167,7 +171,7 @@ class BoxModel:
             if len(known) >= KEPT:
                 known.clear()
             curve = self.curves[index]
-            floor = values.get(THREAD_FLOOR, 0.0)
+            floor = values.get(THREAD_FLOOR, 0.0)  # no floor where it is not fitted
             known[key] = np.log(price(boxes[curve.state], curve, curve.sizes, thread_floor=floor).time_s)
         return known[key]
 
@@ -222,7 +226,7 @@ class BoxModel:
             at = curve.state.of(self.box)
             if priced_as(curve.launch) == "eager":
                 have.add("eager")
-            if curve.launch == "threads":
+            if curve.launch == "threads" and len(self.curves) <= FEW:
                 have.add("threads")
             for a in curve.gpus:
                 for b in curve.gpus:

@@ -120,12 +120,13 @@ class Search:
 
     @cached_property
     def held_up(self) -> bool:
-        """Whether every run was launched eagerly by one thread, and its small calls take one time: then they may be the CPU's, and what
-        a call takes in a graph is left to the prior.
+        """Whether all runs are of one operation on as many GPUs, launched eagerly by one thread, and their small calls take one time:
+        then they may be the CPU's, and what a call takes in a graph is left to the prior. Other operations or GPUs tell the two apart.
         """
         small = [curve.times[curve.sizes <= SMALL] for curve in self.model.curves]
         eager = all(curve.launch == "eager" for curve in self.model.curves)
-        return eager and all(float(np.ptp(np.log(times))) < FLAT for times in small if len(times) > 1)
+        one = len({(curve.op, curve.ranks) for curve in self.model.curves}) == 1
+        return eager and one and all(float(np.ptp(np.log(times))) < FLAT for times in small if len(times) > 1)
 
     def switch(self, vector: Array) -> bool:
         """Take other switch points where they fit clearly better; whether they changed."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -245,7 +245,7 @@ def calibrated(given: object, box: Topology) -> tuple[Calibrated, tuple[Note, ..
 def _paths(given: object, what: str, wanted: str) -> list[str]:
     if isinstance(given, str) or hasattr(given, "__fspath__"):
         return [path_text(given, what)]
-    if isinstance(given, Iterable) and not isinstance(given, bytes | bytearray):
+    if isinstance(given, Iterable) and not isinstance(given, bytes | bytearray | Mapping):
         found = [path_text(one, what) for one in given]
         if found:
             return found

@@ -82,6 +82,8 @@ def moved() -> dict[str, dict[str, tuple[float, bool]]]:
         copies = [Copies((pair[0], pair[1]), "write", State(), 2e10, 0.02, 1, "made", "PHB")]
         model = BoxModel(box, curves, copies)
         found[name] = {key: (most, key in model.names) for key, most in moves(model).items()}
+        own = BoxModel(box, [curve(box, "all_reduce", "threads")])
+        found[name]["floor_threads"] = (moves(own)["floor_threads"], "floor_threads" in own.names)
     return found
 
 

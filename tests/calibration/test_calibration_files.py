@@ -218,7 +218,7 @@ BOMB = "a: &a [x,x,x,x,x,x,x,x,x]\n" + "".join(
 HOSTILE: dict[str, tuple[Change, str]] = {
     "another schema": (put("calibration/1", "calibration/2"), r":1: schema: use pcie-sim/calibration/1"),
     "nothing but the schema": (lambda _: "schema: pcie-sim/calibration/1\n", r":1: topology: required key is missing"),
-    "a list": (lambda _: "- schema: pcie-sim/calibration/1\n", r"no known format"),
+    "a list": (lambda _: "- schema: pcie-sim/calibration/1\n", r"a mapping"),
     "a scalar": (lambda _: '"pcie-sim/calibration/1"\n', r"no known format"),
     "a bomb": (lambda text: BOMB + text, r":\d+: aliases expand to too many values"),
     "endless aliases": (lambda text: "a: &a x\nb: [" + ", ".join(["*a"] * 101) + "]\n" + text, r":2: more than 100 aliases"),
@@ -282,7 +282,7 @@ def test_broken_files_are_refused_with_file_and_key(folder: Path, text: str, cas
     assert "x.yaml" in message
     assert re.search(said, message), message
     assert len(message) < 500
-    assert message.isprintable()
+    assert message.replace("\n", "").isprintable()
     assert caught.value.exit_code == 2
 
 

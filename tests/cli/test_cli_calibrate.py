@@ -344,14 +344,22 @@ def test_copies_alone_have_a_report_and_no_picture(folder: Path, capsys: Capture
     out, _ = run(["calibrate", "copies.txt", "--topology", BOX], capsys)
     assert "single copies" in out
     assert "Curves (" not in out
-    refused(["calibrate", "copies.txt", "--topology", BOX, "--plot", "x.png", "-o", "x.yaml"], capsys, "x.png", "no times of collectives")
+    refused(["calibrate", "copies.txt", "--topology", BOX, "--plot", "x.png"], capsys, "x.png", "no times of collectives")
     assert not list(folder.glob("x.*"))
+
+
+def test_copies_alone_are_kept_though_there_is_no_picture(folder: Path, capsys: Capture) -> None:
+    assert main(["calibrate", "copies.txt", "--topology", BOX, "--plot", "x.png", "-o", "x.yaml"]) == 2
+    wrote, said = capsys.readouterr().err.splitlines()
+    assert wrote == "wrote x.yaml"
+    assert "no times of collectives" in said
+    assert [path.name for path in folder.glob("x.*")] == ["x.yaml"]
 
 
 @pytest.mark.parametrize("kind", ["png", "svg"])
 def test_a_picture_beside_the_file(kind: str, folder: Path, capsys: Capture) -> None:
     _, err = run([*CALIBRATE, "--plot", f"fit.{kind}", "-o", "cal.yaml"], capsys)
-    assert err == f"wrote fit.{kind}\nwrote cal.yaml\n"
+    assert err == f"wrote cal.yaml\nwrote fit.{kind}\n"
     assert (folder / f"fit.{kind}").read_bytes()[:5] in (b"\x89PNG\r", b"<?xml")
 
 

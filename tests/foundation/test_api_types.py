@@ -108,7 +108,12 @@ TABLE: dict[str, tuple[Callable[..., Any], str, list[object], str]] = {
         [5, 2.5, True, [], {}, {"a": 1}, object(), Nasty(), lambda: 1, 10**5000, [5], [None], "", " "],
         "calibration: give a (result of calibrate, a calibration file, or a log|name or a path)",
     ),
-    "calibration of a call": (collective, "calibration", [5, True, [], {}, Nasty()], "calibration: give a (result of calibrate|name)"),
+    "calibration of a call": (
+        collective,
+        "calibration",
+        [5, True, [], {}, Nasty()],
+        "calibration: give a (result of calibrate|name or a path)",
+    ),
     "calibration file": (ps.load_calibration, "file", [*ANYTHING, ""], "calibration: give a name or a path"),
     "flows": (ps.flows, "source", [None, 5, b"x", [], "", True], "flows: give a name or a path"),
     "gpu": (ps.load_gpu, "name", [None, 5, b"x", [], Path("rtx-4090")], "GPU: give a name"),
