@@ -39,13 +39,20 @@ TABLE = "CALIBRATION.md"
 BARS = {
     "all ops, median": 0.05,
     "all ops, p90": 0.15,
+    "half-precision tables of two hosts, median": 0.05,
+    "half-precision tables of two hosts, p90": 0.15,
     "AllGather and ReduceScatter, median": 0.10,
     "AllGather and ReduceScatter, p90": 0.20,
     "All-to-All, median": 0.20,
     "All-to-All, p90": 0.45,
+    "All-to-All, 2 and 8 ranks -> 4, median": 0.045,
     "send/recv, median": 0.07,
     "seconds of a full 8-GPU set": 5.0,
 }
+"""The last but two is what the geometric mean of 2 and 8 ranks reaches."""
+MISSED = {"half-precision tables of two hosts, p90": 0.175, "All-to-All, 2 and 8 ranks -> 4, median": 0.28}
+"""Bars that are not reached, with what they must not get worse than: the L40S host's tables (its small calls differ by 20 % from one size
+to the next), and an exchange of four ranks, where a port's share with three flows is met by nothing that was measured."""
 COVERAGE = (0.70, 0.92)
 Z80 = 1.2815515655446004
 RINGS = ("all_gather", "reduce_scatter")
@@ -292,7 +299,9 @@ def hops(items: Sequence[Machine]) -> tuple[Score, dict[str, float]]:
         same = np.interp(np.log(curves[0].sizes), np.log(known.sizes), np.log(known.times))
         score.add(machine.id, errors, Errors(np.log(curves[0].times) - same, np.full(len(same), np.inf)))
         if machine.measured(only("all_reduce", "eager")):
-            floors |= _floor(machine, fitted(machine, lambda row: row.op == "all_reduce"))
+            floors |= _floor(machine, fitted(machine, only("all_reduce", "eager")))
+            known_us = np.interp(np.log(1024.0), np.log(known.sizes), known.times) * 1e6
+            floors["measured_graph_us"] = float(known_us)
     return score, floors
 
 
@@ -305,14 +314,17 @@ def _arm_launch(machine: Machine, row: MeasuredRow) -> str | None:
 
 
 def _floor(machine: Machine, made: Made) -> dict[str, float]:
-    """The issue floor and what a small AllReduce takes in a graph, us."""
+    """What a small AllReduce takes eagerly and in a graph (with p10 and p90), us."""
     cal = Calibrated(made.report.calibration, machine.box)
     ranks = len(machine.box.gpus)
     call = CollectiveCall("all_reduce", np.array([1024.0]), (tuple(range(ranks)),))
     gpus = machine.box.gpus
     eager = cal.call_times(cal.box, call, gpu_of_rank=gpus, launch="eager")
     graph = cal.call_times(cal.box, call, gpu_of_rank=gpus, launch="graph")
-    return {"eager_us": float(eager.time_s[0]) * 1e6, "graph_us": float(graph.time_s[0]) * 1e6}
+    sigma = float(graph.sigma[0]) if isinstance(graph, CalibratedTimes) and graph.sigma is not None else 0.5
+    time = float(graph.time_s[0]) * 1e6
+    low, high = time * np.exp(-Z80 * sigma), time * np.exp(Z80 * sigma)
+    return {"eager_us": float(eager.time_s[0]) * 1e6, "graph_us": time, "graph_p10_us": float(low), "graph_p90_us": float(high)}
 
 
 def figures() -> dict[str, Any]:
