@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import zip_longest
 
 import numpy as np
@@ -13,7 +13,7 @@ from pcie_sim.calibration import checks
 from pcie_sim.calibration.constants import constants
 from pcie_sim.calibration.fit import Fit, fit
 from pcie_sim.calibration.model import COPY, FLOOR, BoxModel
-from pcie_sim.calibration.points import MOST_POINTS, Gathered, gather, short_name, thinned
+from pcie_sim.calibration.points import MOST_POINTS, Curve, Gathered, gather, short_name, thinned
 from pcie_sim.calibration.prior import Prior, make_prior, traits
 from pcie_sim.errors import InputError
 from pcie_sim.importers.relate import RelatedMeasurement
@@ -29,6 +29,8 @@ from pcie_sim.topology import Topology
 
 NARROWED = 0.85
 """A standard error below this share of its prior's means that the measurements told something."""
+LEAST_ROUGH, ROUGH = 7, 2.0
+"""Points of a curve, and how many times its noise from run to run, from which its own roughness is its noise."""
 HALF_STEP = 0.17
 """Standard error of ln of a switch point: they are tried by half octaves."""
 
@@ -102,12 +104,25 @@ def to_spec(box: Topology, done: Fit, prior: Prior, found: Gathered, sha256: Map
             "correlations": {
                 f"{a} ~ {b}": round(value, 3) for a, b, value in strong_correlations(done, all_of_them=True) if abs(value) >= 0.05
             },
-            "curves": tuple(curve.spec(outliers.get(index, ())) for index, curve in enumerate(found.curves)),
+            "curves": tuple(_rough(curve, done, index).spec(outliers.get(index, ())) for index, curve in enumerate(found.curves)),
             "residual": Misfit.model_validate(
                 {"sigma_log_by_op": _sigmas(done), "scale": round(done.scale, 4), "noise": round(float(np.median(done.model.noise)), 4)}
             ),
         }
     )
+
+
+def _rough(curve: Curve, done: Fit, index: int) -> Curve:
+    """``curve`` with the noise that its own points show: a wild one is known no better for having been measured once a size.
+
+    What the fit leaves of ln(time) changes slowly with size, so each point's distance from the middle of its neighbours is noise
+    (variance 3/2 of a point's own); the median keeps out what single kinks add.
+    """
+    error = done.error[done.rows.curve == index]
+    if len(error) < LEAST_ROUGH:
+        return curve
+    rough = 1.4826 * float(np.median(np.abs(error[1:-1] - (error[:-2] + error[2:]) / 2))) / math.sqrt(1.5)
+    return replace(curve, noise=rough) if rough > ROUGH * curve.noise else curve
 
 
 def _outliers(done: Fit) -> dict[int, list[int]]:

@@ -245,3 +245,44 @@ def test_the_report_as_data_has_everything(made: Made) -> None:
     assert data["calibration"]["schema"] == "pcie-sim/calibration/1"
     assert data["warnings"] == list(made.report.warnings)
     assert {row["what"] for row in data["report"]["crosschecks"]} == {"sizes", "op", "ranks"}
+
+
+def test_a_wild_curve_is_known_no_better_for_one_run_a_size() -> None:
+    box = load_topology(PAIR)
+    wild = calibrate(box, [measured(box, start(), [Run(launch="graph", noise=0.3)])], prior="none").report.calibration
+    calm = calibrate(box, [measured(box, start(), [Run(launch="graph", noise=0.01)])], prior="none").report.calibration
+    assert wild.curves[0].sigma_log == pytest.approx(0.3, rel=0.6)
+    assert calm.curves[0].sigma_log == pytest.approx(0.02)
+
+
+def apart(factor: float) -> CalibrationReport:
+    """Two runs of one sweep whose times differ by a factor."""
+    box = load_topology(PAIR)
+    run = Run(launch="graph")
+    times = true_times(box, start(), run)
+    sets = [measurement(box, [row | {"launch": "graph"} for row in rows_of(run, box, times * more)]) for more in (1.0, factor)]
+    return calibrate(box, sets, prior="none").report
+
+
+def test_files_that_disagree_are_named() -> None:
+    assert any("disagree by" in text for text in apart(2.0).warnings)
+    assert not any("disagree by" in text for text in apart(1.05).warnings)
+
+
+@pytest.mark.parametrize("factor", [0.1, 1.0])
+def test_what_is_too_fast_for_such_a_box_is_named(factor: float) -> None:
+    box = load_topology(PAIR)
+    run = Run(launch="graph")
+    times = true_times(box, start(), run) * factor
+    report = calibrate(box, [measurement(box, [row | {"launch": "graph"} for row in rows_of(run, box, times)])]).report
+    assert any("too fast" in text for text in report.warnings) == (factor < 1)
+
+
+def test_small_eager_calls_alone_leave_a_graph_to_the_prior() -> None:
+    """A CPU that takes 30 us a launch: nothing in the runs tells what a small call takes in a graph, so its base stays the prior's."""
+    box = load_topology(PAIR)
+    values = {**start(), "floor": 1e-5}
+    made = calibrate(box, [measured(box, values, [Run(launch="eager", noise=0.01)])], prior="none").report
+    base = next(item for item in made.calibration.parameters if item.name == "base.all_reduce")
+    assert base.value == pytest.approx(start()["base.all_reduce"], rel=0.25)
+    assert any("launched eagerly only" in text for text in made.calibration.notes)
