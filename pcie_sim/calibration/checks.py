@@ -31,6 +31,7 @@ GROSS, LEAST_COVERAGE, MANY = 0.3, 0.5, 8
 DISAGREE = 0.12
 """Median spread of ln(time) of repeated sizes from which runs are said to disagree."""
 NARROWED = 0.85
+"""A standard error below this share of its prior's means that the measurements told something."""
 _DOCTOR = "for the cause: pcie-sim topology doctor with the same files"
 
 

@@ -27,8 +27,8 @@ MOST_BEND = 0.35
 BEND_DOUBT = 0.5
 """Share of its bend that the model may be wrong by."""
 THREADS_DOUBT = 3e-6
-"""Seconds (standard deviation) by which a call launched outside a CUDA graph, if from a thread of the GPU's own, may differ from one
-inside: between 2 H200, measured both ways up to 64 KiB, an AllReduce takes 1 to 6 us more."""
+"""Seconds (standard deviation) by which a call launched outside a CUDA graph may differ from one inside. Of one box and one operation: an
+AllReduce of up to 64 KiB between 2 H200 takes 1 to 8 us more (validation/settings-h200-2x)."""
 _PREFERRED = ("graph", "threads", None, "eager")
 
 

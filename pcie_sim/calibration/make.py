@@ -27,8 +27,6 @@ from pcie_sim.specs.calibration import (
 )
 from pcie_sim.topology import Topology
 
-NARROWED = 0.85
-"""A standard error below this share of its prior's means that the measurements told something."""
 LEAST_ROUGH, ROUGH = 7, 2.0
 """Points of a curve, and how many times its noise from run to run, from which its own roughness is its noise."""
 HALF_STEP = 0.17
@@ -177,7 +175,7 @@ def _parameters(done: Fit, prior: Prior) -> tuple[CalibratedParameter, ...]:
         if name in done.model.names:
             place = done.model.names.index(name)
             value, error = constant.value * math.exp(done.vector[place]), float(done.sigma[place])
-            narrowed, bound = error < NARROWED * belief.sigma, bool(done.at_bound[place])
+            narrowed, bound = error < checks.NARROWED * belief.sigma, bool(done.at_bound[place])
             note = constant.title if narrowed else f"{constant.title}: the measurements do not tell it"
         items.append(
             CalibratedParameter(
@@ -215,7 +213,7 @@ def strong_correlations(done: Fit, *, all_of_them: bool = False) -> list[tuple[s
     """Pairs of constants (that the measurements told something of, or ``all_of_them``) by their correlation, strongest first."""
     sigma = done.sigma
     matrix = done.covariance / np.outer(sigma, sigma)
-    told = [place for place in range(len(sigma)) if all_of_them or sigma[place] < NARROWED * done.prior_sigma[place]]
+    told = [place for place in range(len(sigma)) if all_of_them or sigma[place] < checks.NARROWED * done.prior_sigma[place]]
     pairs = [
         (done.model.names[a], done.model.names[b], float(np.clip(matrix[a, b], -1, 1))) for i, a in enumerate(told) for b in told[i + 1 :]
     ]

@@ -26,8 +26,8 @@ by hundreds)."""
 GAIN = 6.0
 """What another switch point must save of the cost (twice the log likelihood of a few points)."""
 MOST_CURVES = 4
-SMALL, FLAT = 4096, 0.35
-"""Calls up to so many bytes, whose ln(time) differs by less, may be held up by the CPU."""
+SMALL, FLAT, LEAST = 4096, 0.35, 3
+"""Calls up to so many bytes, whose ln(time) differs by less, may be held up by the CPU, if there are so many of them."""
 
 
 class Search:
@@ -126,7 +126,7 @@ class Search:
         small = [curve.times[curve.sizes <= SMALL] for curve in self.model.curves]
         eager = all(curve.launch == "eager" for curve in self.model.curves)
         one = len({(curve.op, curve.ranks) for curve in self.model.curves}) == 1
-        return eager and one and all(float(np.ptp(np.log(times))) < FLAT for times in small if len(times) > 1)
+        return eager and one and all(len(times) >= LEAST and float(np.ptp(np.log(times))) < FLAT for times in small)
 
     def switch(self, vector: Array) -> bool:
         """Take other switch points where they fit clearly better; whether they changed."""
